@@ -7,7 +7,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::Mutex;
 
-/// Locks that exist while they are held or waited for.
+/// Locks by key, which exist while they are held or waited for.
 #[derive(Debug, Default)]
 pub struct KeyedLock(Mutex<HashMap<String, Weak<AsyncMutex<()>>>>);
 
@@ -20,7 +20,7 @@ impl KeyedLock {
         self.lock_of(key).lock_owned().await
     }
 
-    /// [`KeyedLock::lock`] on a thread that may block.
+    /// Does the same as [`KeyedLock::lock`] on a thread that may block.
     pub fn lock_blocking(&self, key: &str) -> KeyedGuard {
         self.lock_of(key).blocking_lock_owned()
     }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_key_is_locked_once_at_a_time_and_forgotten_when_free() {
+    async fn a_key_is_locked_once_at_a_time_and_removed_when_free() {
         let locks = KeyedLock::default();
         let first = locks.lock("a").await;
         let other = locks.lock("b").await;

@@ -1,7 +1,7 @@
 //! Locks, and threads for work that blocks.
 //!
 //! [`Mutex`], [`RwLock`] and [`Condvar`] are those of std without poisoning: a panic while a lock is held does not make
-//! every later request fail. Data behind these locks is changed in one step, so a panic leaves no half-made value.
+//! every later request fail. Data behind these locks is changed in one step, so a panic leaves no inconsistent value.
 //! [`KeyedLock`] serialises work on the same key. [`threads`] runs work that blocks.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Threads for work that blocks: files, mounts, cgroups.
 //!
-//! Each set keeps some threads from its start on, so work is done also while the kernel refuses new ones: a container may
-//! use up the process ids of the node. What ends containers has a set of its own, [`STOP`]: it waits for no other work.
+//! Each set keeps some threads from its start on, so work continues while the kernel refuses new
+//! ones: a container may use up the process ids of the node. Stopping and removing containers has a
+//! separate set, [`STOP`], which waits for no other work.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -15,12 +16,13 @@ use tokio::sync::oneshot;
 
 use crate::{Condvar, Mutex};
 
-/// For all work that blocks, except [`STOP`]'s.
+/// For all blocking work, except that of [`STOP`].
 pub static ORDINARY: Threads = Threads::new("work", 2, 64);
-/// For what stops, kills and removes pods and containers.
+/// For stopping, killing and removing pods and containers.
 pub static STOP: Threads = Threads::new("stop", 4, 64);
 
-/// How long a thread beyond the kept ones waits for more work: a burst leaves no idle threads and stacks behind.
+/// How long a thread beyond the kept ones waits for more work, so that a burst leaves no idle
+/// threads and stacks.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -39,7 +41,7 @@ struct State {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// The kernel refused the last thread.
+    /// The kernel refused to create the last thread.
     refused: bool,
 }
 
@@ -53,13 +55,14 @@ impl std::fmt::Debug for State {
 }
 
 impl Threads {
-    /// `kept` threads once started, `most` while there is work for them.
+    /// Creates a set of `kept` threads once started, and up to `most` while there is work for them.
     pub const fn new(name: &'static str, kept: usize, most: usize) -> Self {
         let state = State { queue: VecDeque::new(), threads: 0, idle: 0, refused: false };
         Self { name, kept, most, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Starts the threads that are kept. Without it the set works as well, while the kernel gives it threads.
+    /// Starts the kept threads. Without this the set works as long as the kernel allows new
+    /// threads.
     pub fn start(&'static self) -> io::Result<()> {
         while self.state.lock().threads < self.kept {
             self.add_thread()?;
@@ -67,19 +70,20 @@ impl Threads {
         Ok(())
     }
 
-    /// Runs `work` on one of the threads, to its end also when nothing waits for it any more. An error is its panic.
+    /// Runs `work` to its end on one of the threads, even if the future is dropped. Returns its
+    /// panic as an error.
     pub async fn run<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Box<dyn Any + Send>> {
         match self.spawn(work).await {
             Ok(outcome) => outcome,
-            // The queue is never dropped, and each job sends.
+            // The queue is never dropped, and each job sends its result.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// The same, begun at once.
+    /// Does the same as [`Threads::run`], but starts the work immediately.
     pub fn spawn<T: Send + 'static>(
         &'static self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -93,7 +97,7 @@ impl Threads {
         });
         let mut state = self.state.lock();
         state.queue.push_back(job);
-        // An idle thread that was notified counts until it has taken its job.
+        // An idle thread that was notified counts as idle until it has taken its job.
         let is_short = state.idle < state.queue.len() && state.threads < self.most;
         drop(state);
         self.changed.notify_one();
@@ -112,10 +116,11 @@ impl Threads {
         started.map(drop)
     }
 
-    /// The threads that are there do the work. Where there are none, the caller does: late is better than never.
+    /// Handles a failed thread creation: existing threads do the work. If there are none, the
+    /// caller runs it.
     fn refused(&self, error: &io::Error) {
         if !std::mem::replace(&mut self.state.lock().refused, true) {
-            tracing::warn!(%error, set = self.name, "the kernel refused a thread: work waits for those that run");
+            tracing::warn!(%error, set = self.name, "cannot create a thread; work waits for the existing threads");
         }
         loop {
             let mut state = self.state.lock();
@@ -162,13 +167,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_is_done_and_its_panic_is_the_callers() {
+    async fn work_is_run_and_its_panic_is_returned() {
         static SET: Threads = Threads::new("test", 1, 4);
         SET.start().unwrap();
         assert_eq!(SET.run(|| 7).await.unwrap(), 7);
         let panicked = SET.run(|| panic!("in a job")).await.unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"in a job"));
-        assert_eq!(SET.run(|| 8).await.unwrap(), 8, "the thread lives on");
+        assert_eq!(SET.run(|| 8).await.unwrap(), 8, "the thread continues");
     }
 
     #[tokio::test]
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_threads_work_than_are_allowed_and_all_work_is_done() {
+    async fn the_thread_limit_is_kept_and_all_work_is_done() {
         static SET: Threads = Threads::new("test", 1, 3);
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let jobs: Vec<_> = (0..50)
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn threads_beyond_the_kept_ones_end() {
+    async fn threads_beyond_the_kept_ones_exit() {
         static SET: Threads = Threads::new("test", 1, 8);
         SET.start().unwrap();
         let jobs: Vec<_> = (0..8).map(|_| SET.spawn(|| thread::sleep(Duration::from_millis(50)))).collect();
