@@ -1,4 +1,4 @@
-//! The corner of bpf(2) that device control in cgroup v2 needs: load a program, attach, list and detach it.
+//! The part of bpf(2) for device control in cgroup v2: load a program, attach, list and detach it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -28,7 +28,7 @@ pub struct Instruction {
 }
 
 impl Instruction {
-    /// Puts an instruction together; registers are 0 to 10.
+    /// Creates an instruction; registers are 0 to 10.
     pub fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
         let registers =
             if cfg!(target_endian = "little") { destination | source << 4 } else { destination << 4 | source };
@@ -79,26 +79,29 @@ struct ByIdAttr {
 /// Calls bpf(2).
 ///
 /// # Safety
-/// `attr` must be laid out as the kernel reads `bpf_attr` for `command`, and every address in it must be good for what
-/// `command` does with it.
+/// `attr` must have the layout of `bpf_attr` for `command`, and every address in it must be valid
+/// for the access that `command` makes.
 unsafe fn bpf<A>(command: libc::c_long, attr: &mut A) -> io::Result<libc::c_long> {
-    // SAFETY: `attr` is a live, exclusively borrowed value of the size given; the caller vouches for what is in it.
+    // SAFETY: `attr` is a live, exclusively borrowed value of the given size; the caller guarantees
+    // its content.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attr, size_of::<A>()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
 fn descriptor(answer: libc::c_long) -> io::Result<OwnedFd> {
     let fd = RawFd::try_from(answer).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it; bpf(2) makes them close-on-exec.
+    // SAFETY: the kernel has just created this descriptor, and no other code has it; bpf(2) sets
+    // close-on-exec.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A pointer as the kernel takes it, told to the compiler as handed out.
+/// Returns a pointer as the kernel expects it, with exposed provenance.
 fn address<T>(pointer: *const T) -> u64 {
     pointer.expose_provenance() as u64
 }
 
-/// Has the kernel check and keep a device program; it lives as long as the descriptor or a cgroup holds it.
+/// Loads a device program into the kernel, which verifies it; it is freed with the last descriptor
+/// and cgroup that use it.
 pub fn load_device_program(program: &[Instruction]) -> io::Result<OwnedFd> {
     let insn_cnt = u32::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
     let mut attr = LoadAttr {
@@ -112,12 +115,14 @@ pub fn load_device_program(program: &[Instruction]) -> io::Result<OwnedFd> {
         kern_version: 0,
         prog_flags: 0,
     };
-    // SAFETY: the attribute is the one of this command; program and licence outlive the call and are only read.
+    // SAFETY: the attribute is that of this command; program and licence outlive the call and are
+    // only read.
     let answer = unsafe { bpf(PROG_LOAD, &mut attr) }?;
     descriptor(answer)
 }
 
-/// Puts `program` in force for the cgroup whose directory is `cgroup`, beside those already there: all must agree.
+/// Attaches `program` to the cgroup with the directory `cgroup`, in addition to others: all must
+/// allow an access.
 pub fn attach_device_program(cgroup: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attr = AttachAttr {
         target_fd: cgroup.as_fd().as_raw_fd(),
@@ -125,11 +130,11 @@ pub fn attach_device_program(cgroup: impl AsFd, program: impl AsFd) -> io::Resul
         attach_type: ATTACH_CGROUP_DEVICE,
         attach_flags: F_ALLOW_MULTI,
     };
-    // SAFETY: the attribute is the one of this command and holds no address.
+    // SAFETY: the attribute is that of this command and has no address.
     unsafe { bpf(PROG_ATTACH, &mut attr) }.map(drop)
 }
 
-/// Takes `program` out of force for the cgroup whose directory is `cgroup`.
+/// Detaches `program` from the cgroup with the directory `cgroup`.
 pub fn detach_device_program(cgroup: impl AsFd, program: impl AsFd) -> io::Result<()> {
     let mut attr = AttachAttr {
         target_fd: cgroup.as_fd().as_raw_fd(),
@@ -137,11 +142,11 @@ pub fn detach_device_program(cgroup: impl AsFd, program: impl AsFd) -> io::Resul
         attach_type: ATTACH_CGROUP_DEVICE,
         attach_flags: 0,
     };
-    // SAFETY: the attribute is the one of this command and holds no address.
+    // SAFETY: the attribute is that of this command and has no address.
     unsafe { bpf(PROG_DETACH, &mut attr) }.map(drop)
 }
 
-/// The device programs attached to this very cgroup, those of its parents left out.
+/// Returns the device programs attached to this cgroup, without those of its parents.
 pub fn device_programs(cgroup: impl AsFd) -> io::Result<Vec<OwnedFd>> {
     let mut ids = [0_u32; ATTACHED_MAX as usize];
     let mut attr = QueryAttr {
@@ -153,14 +158,15 @@ pub fn device_programs(cgroup: impl AsFd) -> io::Result<Vec<OwnedFd>> {
         prog_cnt: ATTACHED_MAX,
         reserved: 0,
     };
-    // SAFETY: the attribute is the one of this command; `ids` has room for the `prog_cnt` numbers the kernel may write.
+    // SAFETY: the attribute is that of this command; `ids` has space for the `prog_cnt` numbers
+    // that the kernel may write.
     unsafe { bpf(PROG_QUERY, &mut attr) }?;
     ids.iter().zip(0..attr.prog_cnt).map(|(id, _)| program_by_id(*id)).collect()
 }
 
 fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     let mut attr = ByIdAttr { id, next_id: 0, open_flags: 0, reserved: 0 };
-    // SAFETY: the attribute is the one of this command and holds no address.
+    // SAFETY: the attribute is that of this command and has no address.
     let answer = unsafe { bpf(PROG_GET_FD_BY_ID, &mut attr) }?;
     descriptor(answer)
 }
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_an_exit_is_refused_by_the_kernel_or_for_lack_of_rights() {
+    fn a_program_without_an_exit_is_refused_by_the_kernel_or_not_permitted() {
         let answer = load_device_program(&[Instruction::new(0xb7, 0, 0, 0, 1)]);
         assert!(answer.is_err());
     }

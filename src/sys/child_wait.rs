@@ -1,4 +1,4 @@
-//! Waiting for a child process that has so much time, and hearing what it says meanwhile.
+//! Waits for a child process with a timeout, and captures its output.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,20 +8,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open};
 
-/// How much is kept of what a child says, from the end.
+/// Maximum length of the captured output; the end is kept.
 const HEARD_MAX: usize = 2048;
 
-/// How a child ended.
+/// The result of waiting for a child.
 #[derive(Debug)]
 pub struct Ended {
-    /// None: its time was over, and it was killed.
+    /// `None` if the timeout expired and it was killed.
     pub status: Option<WaitStatus>,
-    /// The end of what it said, as text.
+    /// The end of its output, as text.
     pub words: String,
 }
 
-/// Waits until the child `pid`, which leads a process group, has ended, and takes what comes out of `output`. Where it
-/// takes longer than `time` its group is killed. Whoever else still holds the other end of `output` is not waited for.
+/// Waits until the child `pid`, the leader of a process group, has exited, and captures `output`.
+/// After `time` its group is killed. Does not wait for other processes that hold the other end of
+/// `output`.
 pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
     let child = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     rustix::io::ioctl_fionbio(output, true)?;
@@ -46,7 +47,7 @@ pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
         }
     };
     if !in_time {
-        // Not reaped yet, so its number is nobody else's.
+        // Not reaped yet, so the pid cannot be reused.
         rustix::process::kill_process_group(child, Signal::KILL).ok();
     }
     let status = reap(pid)?;
@@ -55,7 +56,7 @@ pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
     Ok(Ended { status: in_time.then_some(status), words })
 }
 
-/// Waits for the end of the child `pid`, however long it takes.
+/// Waits for the child `pid` without a timeout.
 pub fn reap(pid: i32) -> io::Result<WaitStatus> {
     let child = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
     loop {
@@ -67,10 +68,10 @@ pub fn reap(pid: i32) -> io::Result<WaitStatus> {
     }
 }
 
-/// Takes what is there, and keeps the end of it; says whether there can be more.
+/// Reads available output and keeps its end; returns whether more can follow.
 fn receive(output: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; HEARD_MAX];
-    // Bounded: who talks on and on must not keep anybody from looking at the clock.
+    // Limited: a child with endless output must not prevent the check of the timeout.
     for _ in 0..64 {
         match rustix::io::read(output, &mut buffer) {
             Ok(0) => return false,
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::zombie_processes, reason = "`wait` reaps it by its number")]
+    #[expect(clippy::zombie_processes, reason = "`wait` reaps it by its pid")]
     fn run(script: &str, time: Duration) -> Ended {
         let (output, theirs) = io::pipe().unwrap();
         let mut command = Command::new("sh");
@@ -106,7 +107,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_child_is_heard_to_its_end() {
+    fn the_output_of_a_child_is_captured_to_its_end() {
         let ended = run("echo one; echo two >&2; exit 3", LONG);
         assert_eq!((ended.status.unwrap().exit_status(), ended.words.as_str()), (Some(3), "one\ntwo"));
         let ended = run("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done", LONG);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_whose_time_is_over_is_killed_with_its_group() {
+    fn a_child_is_killed_with_its_group_after_the_timeout() {
         let begun = Instant::now();
         let ended = run("echo before; sleep 1000 & sleep 1000", Duration::from_millis(300));
         assert!(ended.status.is_none() && begun.elapsed() < LONG);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn who_inherits_the_output_of_a_child_is_not_waited_for() {
+    fn a_process_that_inherits_the_output_is_not_waited_for() {
         let begun = Instant::now();
         let ended = run("setsid sleep 5 & echo done", LONG);
         assert_eq!((ended.status.unwrap().exit_status(), ended.words.as_str()), (Some(0), "done"));

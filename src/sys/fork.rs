@@ -1,25 +1,30 @@
-//! Splitting a process in two.
+//! Forks a process.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::unistd::{ForkResult, Pid};
 
-/// The proof that this process has one thread, as far as it starts no other while it holds this. A fork of it has one too.
+/// Proof that this process has only one thread, as long as it starts no other. So has its fork.
 #[derive(Debug, Clone, Copy)]
 pub struct SingleThread(());
 
 impl SingleThread {
-    /// Looks it up in `/proc`, so not for a process that has left the host's mounts.
+    /// Counts the threads in `/proc`, so it does not work in a process that has left the host's
+    /// mounts.
     pub fn check() -> io::Result<Self> {
-        if threads()? == 1 { Ok(Self(())) } else { Err(io::Error::other("only a process with one thread may fork")) }
+        if threads()? == 1 {
+            Ok(Self(()))
+        } else {
+            Err(io::Error::other("fork requires a process with a single thread"))
+        }
     }
 }
 
-/// Runs `child` in a copy of this process and gives its pid to the caller.
+/// Runs `child` in a fork of this process and returns its pid to the caller.
 ///
-/// Not for a process with several threads: the copy would hold the locks of threads that it does not have.
-/// The child never returns into the caller's code: it exits with what `child` returns.
+/// Not for a process with several threads: the fork would have locks of threads that do not exist
+/// in it. The child never returns into the caller's code: it exits with the result of `child`.
 pub fn fork(_proof: SingleThread, child: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this is the only thread, so no lock is held by another one and the child may run any code.
     match unsafe { nix::unistd::fork() }? {
@@ -28,19 +33,19 @@ pub fn fork(_proof: SingleThread, child: impl FnOnce() -> i32) -> io::Result<Pid
     }
 }
 
-/// In a new process: it never returns into the code of the one that started it.
+/// Runs `child` in a new process, and never returns into the code of its parent.
 pub(crate) fn run_child(child: impl FnOnce() -> i32) -> ! {
     exit_now(std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101))
 }
 
-/// Ends the process without running exit handlers or flushing what the parent may flush too.
+/// Exits without running exit handlers or flushing buffers that the parent flushes, too.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions; it does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Closes every descriptor from 3 on that is not in `keep`. For a forked child that owns nothing else: whatever held
-/// the others must never be used or dropped there.
+/// Closes every descriptor from 3 on that is not in `keep`. For a forked child that owns no others:
+/// the owners of the closed descriptors must not be used or dropped there.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     kept.sort_unstable();
@@ -55,7 +60,7 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
 }
 
 fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: the caller gave up all descriptors in the range, see `close_all_but`.
+    // SAFETY: the caller does not use the descriptors in the range any more, see `close_all_but`.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -71,8 +76,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_with_threads_may_not_fork() {
-        // The test runner has a thread for each test besides the main one.
+    fn a_process_with_several_threads_may_not_fork() {
+        // The test runner has a thread for each test in addition to the main one.
         assert!(threads().unwrap() > 1);
         assert!(SingleThread::check().is_err());
     }

@@ -15,16 +15,17 @@ const SPARE_UIDS: u32 = 0xfff0_0000;
 /// The session keyring of a process after [`join_new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionKeyring {
-    /// A new one, or none, where the kernel has no keyrings.
+    /// A new one, or none if the kernel has no keyrings.
     Own,
-    /// The quota of the user is used up. The process has the one of its parent, which [`lock`] made useless.
+    /// The key quota of the user is used up. The process has the keyring of its parent, without any
+    /// rights after [`lock`].
     Locked,
 }
 
-/// Gives this process a session keyring of its own, so that it shares no key with its parent.
+/// Gives this process a new session keyring, so that it shares no keys with its parent.
 ///
-/// Any process of the same user can use up the quota of keys. Where it is used up and the keyring of the parent is not
-/// locked, this is an error.
+/// Any process of the same user can use up the key quota. If it is used up and the keyring of the
+/// parent is not locked, this returns an error.
 pub fn join_new() -> io::Result<SessionKeyring> {
     match join() {
         Ok(()) => Ok(SessionKeyring::Own),
@@ -33,14 +34,15 @@ pub fn join_new() -> io::Result<SessionKeyring> {
     }
 }
 
-/// The same for a process that locks its keyring afterwards: another user's quota is charged where that of this user is
-/// used up. For root with a single thread.
+/// Does the same as [`join_new`] for a process that locks its keyring afterwards: if the quota of
+/// this user is used up, that of another user is charged. For root with a single thread.
 pub fn join_private() -> io::Result<()> {
     match join() {
         Err(full) if full.raw_os_error() == Some(libc::EDQUOT) => {}
         joined => return joined,
     }
-    // The quota is that of the real user. Each process uses another uid: one has room for 200 keys.
+    // The quota is that of the real user. Each process uses another uid: one uid has a quota of 200
+    // keys.
     let spare = SPARE_UIDS | (Pid::as_raw(Some(rustix::process::getpid())).unsigned_abs() & 0xffff);
     let (spare, effective) = (Uid::from_raw(spare), rustix::process::geteuid());
     let real = rustix::process::getuid();
@@ -50,14 +52,14 @@ pub fn join_private() -> io::Result<()> {
     joined
 }
 
-/// Takes all rights from the session keyring of this process, for good: no process that inherits it can find, read, add or
-/// link a key in it, or give the rights back.
+/// Permanently removes all rights from the session keyring of this process: a process that inherits
+/// it cannot find, read, add or link a key in it, or restore the rights.
 pub fn lock() -> io::Result<()> {
-    // SAFETY: changing permissions takes numbers and touches no memory of ours.
+    // SAFETY: changing permissions takes numbers and accesses no memory.
     checked(unsafe { libc::syscall(libc::SYS_keyctl, SETPERM, SESSION, 0) })
 }
 
-/// Whether this process may not even look at its session keyring.
+/// Returns whether this process may not even view its session keyring.
 fn is_locked() -> bool {
     // SAFETY: without a buffer the kernel only returns the length of the description.
     let described = unsafe { libc::syscall(libc::SYS_keyctl, DESCRIBE, SESSION, std::ptr::null::<libc::c_char>(), 0) };
@@ -65,11 +67,11 @@ fn is_locked() -> bool {
 }
 
 fn join() -> io::Result<()> {
-    // SAFETY: joining an anonymous keyring takes a null pointer and touches no memory of ours.
+    // SAFETY: joining an anonymous keyring takes a null pointer and accesses no memory.
     checked(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) })
 }
 
-/// A kernel without keyrings has none to share.
+/// Treats a kernel without keyrings as success: it has none to share.
 fn checked(result: libc::c_long) -> io::Result<()> {
     match io::Error::last_os_error() {
         _ if result >= 0 => Ok(()),
@@ -82,7 +84,7 @@ fn checked(result: libc::c_long) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A thread that is another user, whose quota is small and used up by other threads, as long as `work` takes.
+    /// Runs `work` as another user, whose small quota is used up by other threads.
     fn with_full_quota(uid: u32, work: impl FnOnce() + Send) {
         let become_user = move || {
             let root = Uid::from_raw(0);
@@ -94,7 +96,7 @@ mod tests {
                 // The kernel charges no quota for the first keyring of a process.
                 join().unwrap();
                 become_user();
-                // A keyring lives as long as a thread that joined it.
+                // A keyring exists as long as a thread that joined it.
                 let (stop, held) = (std::sync::RwLock::new(()), std::sync::atomic::AtomicUsize::new(0));
                 let holding = stop.write().unwrap();
                 std::thread::scope(|holders| {
@@ -143,13 +145,13 @@ mod tests {
             lock().unwrap();
             assert_eq!(join_new().unwrap(), SessionKeyring::Locked);
             assert!(is_locked());
-            assert!(lock().is_err(), "rights that are gone are given to no process");
+            assert!(lock().is_err(), "removed rights cannot be restored");
         });
     }
 
     #[test]
     #[ignore = "needs root"]
-    fn a_process_that_is_to_lock_its_keyring_gets_one_though_the_quota_is_full() {
+    fn a_process_that_locks_its_keyring_gets_one_despite_a_full_quota() {
         const USER: u32 = 3_000_000_018;
         with_full_quota(USER, || {
             as_user(USER);

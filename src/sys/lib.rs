@@ -1,19 +1,18 @@
-//! Thin, safe doors to the kernel that no crate offers. The only crate of crisp with `unsafe`.
+//! Thin, safe wrappers of kernel interfaces that no crate provides. The only crate of crisp with
+//! `unsafe`.
 //!
-//! - [`fork`]: split the process in two, only where that is sound (one thread).
-//! - [`sibling`]: a child that is born with a filter loaded and all rights given up.
-//! - [`child_wait`]: wait for a process that has so much time, and hear what it says.
-//! - [`mount`]: `mount_setattr`, and detached mounts with their attributes.
-//! - [`seccomp`]: load a ready-made filter.
-//! - [`seqpacket`]: sequenced packets over Unix sockets that carry file descriptors.
-//! - [`bpf`]: load and attach a device program.
-//! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
-//! - [`poll`]: wait for descriptors without a quota.
-//! - [`chroot`]: whether this process is in a chroot.
-//! - [`malloc`]: give free memory back. [`keyring`]: share no keys.
-//! - [`netns`]: the loopback interface of a new namespace, and a look into others; [`signal`]: signals as a new program expects them.
+//! - [`fork`]: forks a process, only if that is sound (one thread).\n- [`sibling`]: starts a child
+//!   with a seccomp filter and without privileges.\n- [`child_wait`]: waits for a child with a
+//!   timeout, and captures its output.\n- [`mount`]: `mount_setattr`, and detached mounts with
+//!   their attributes.\n- [`seccomp`]: loads a compiled filter.\n- [`seqpacket`]: sequenced packets
+//!   over Unix sockets, with file descriptors.\n- [`bpf`]: loads and attaches a device program.\n-
+//!   [`memfd`]: a sealed copy of a program, which cannot be overwritten while it runs.\n- [`poll`]:
+//!   waits for descriptors without a quota.\n- [`chroot`]: whether this process is in a chroot.\n-
+//!   [`malloc`]: returns free memory. [`keyring`]: private keyrings.\n- [`netns`]: the loopback
+//!   interface of a new namespace, and access to others; [`signal`]: sends signals and resets their
+//!   actions.
 //!
-//! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
+//! Each `unsafe` block does one thing and documents why it is sound. All other crates forbid it.
 
 pub mod bpf;
 pub mod child_wait;

@@ -1,23 +1,27 @@
-//! Memory that the allocator keeps.
+//! Settings of the C allocator.
 
-/// Lets every block of `bytes` or more be the kernel's again as soon as it is freed, for good.
+/// Sets the mmap threshold permanently: a freed block of `bytes` or more is returned to the kernel
+/// immediately.
 ///
-/// Left to itself the allocator raises that bound to the largest block it has seen, and keeps the holes that such
-/// blocks leave behind, in each thread's memory. False if it takes no such number.
+/// By default the allocator raises the threshold to the largest freed block, and keeps the holes of
+/// such blocks in the arena of each thread. Returns false if the value is not accepted.
 pub fn return_from(bytes: i32) -> bool {
-    // SAFETY: mallopt has no preconditions; it only sets a number, under the allocator's own lock.
+    // SAFETY: mallopt has no preconditions; it only sets a number, protected by the allocator's
+    // lock.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, bytes) == 1 }
 }
 
-/// Lets all threads take their memory from at most `count` pools, for good: each keeps holes of its own. False if the
-/// allocator takes no such number.
+/// Limits the number of arenas for all threads permanently: each has its own fragmentation. Returns
+/// false if the value is not accepted.
 pub fn pools(count: i32) -> bool {
-    // SAFETY: mallopt has no preconditions; it only sets a number, under the allocator's own lock.
+    // SAFETY: mallopt has no preconditions; it only sets a number, protected by the allocator's
+    // lock.
     unsafe { libc::mallopt(libc::M_ARENA_MAX, count) == 1 }
 }
 
-/// Gives what is free back to the kernel. Takes a moment: for quiet times.
+/// Returns free memory to the kernel. Takes some time, so call it while idle.
 pub fn trim() {
-    // SAFETY: malloc_trim has no preconditions; it only touches free memory, under the allocator's own locks.
+    // SAFETY: malloc_trim has no preconditions; it only accesses free memory, protected by the
+    // allocator's locks.
     unsafe { libc::malloc_trim(0) };
 }

@@ -1,4 +1,4 @@
-//! A program in memory that nobody can change any more.
+//! A program in sealed memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,11 +10,11 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Copies `program` into sealed memory. A process started from it cannot have its program overwritten through
-/// `/proc/PID/exe`, whatever a container does; all processes started from one copy share its pages.
+/// Copies `program` into sealed memory. A container cannot overwrite the program of a process
+/// started from it through `/proc/PID/exe`; all processes started from one copy share its pages.
 pub fn sealed(name: &str, mut program: impl Read) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Asked for where the kernel knows the flag (6.3): a host may make memory not executable by default.
+    // `EXEC` needs Linux 6.3: a host may make memory files not executable by default.
     let fd = match memfd_create(name, flags | MemfdFlags::EXEC) {
         Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
         other => other?,
@@ -25,8 +25,8 @@ pub fn sealed(name: &str, mut program: impl Read) -> io::Result<OwnedFd> {
     Ok(OwnedFd::from(copy))
 }
 
-/// The kernel refuses as long as it still has hands on the pages that were just written, which takes longer on a busy
-/// machine than it waits by itself.
+/// Seals the copy. The kernel returns EBUSY while it still references the pages just written; on a
+/// busy machine this can take longer than the kernel waits itself.
 fn seal(copy: &File) -> io::Result<()> {
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     for _ in 0..TRIES {

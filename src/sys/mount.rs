@@ -1,4 +1,4 @@
-//! The parts of the mount API that rustix does not have.
+//! The parts of the mount API that rustix lacks.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-/// What `mount_setattr` is to change on a mount, or on a whole tree of them.
+/// The changes that `mount_setattr` makes to a mount, or to a tree of mounts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes {
     pub set: u64,
@@ -30,10 +30,10 @@ pub const PRIVATE: u64 = libc::MS_PRIVATE;
 pub const SLAVE: u64 = libc::MS_SLAVE;
 pub const SHARED: u64 = libc::MS_SHARED;
 
-/// How far a change or a copy reaches below the mount it is asked for.
+/// Whether a change or copy includes the mounts below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// This mount alone.
+    /// Only this mount.
     Top,
     /// This mount and all below it.
     Tree,
@@ -45,9 +45,9 @@ pub fn set_attributes(mount: impl AsFd, attributes: Attributes, reach: Reach) ->
     change(mount, libc::mount_attr { attr_set: set, attr_clr: clear, propagation, userns_fd: 0 }, reach)
 }
 
-/// Shows the files of the mount behind `mount` under the ids that the user namespace `ids` has for theirs.
+/// Makes `mount` an id-mapped mount with the mappings of the user namespace `ids`.
 ///
-/// Once for each mount, while it is attached nowhere, and only on file systems that can.
+/// Possible once per mount, while it is detached, and only on file systems that support it.
 pub fn map_ids(mount: impl AsFd, ids: impl AsFd, reach: Reach) -> io::Result<()> {
     let userns_fd = u64::try_from(ids.as_fd().as_raw_fd()).map_err(io::Error::other)?;
     let attr = libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
@@ -57,8 +57,8 @@ pub fn map_ids(mount: impl AsFd, ids: impl AsFd, reach: Reach) -> io::Result<()>
 fn change(mount: impl AsFd, attr: libc::mount_attr, reach: Reach) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
-    // SAFETY: the descriptor is borrowed for the call, the path is a C string, and `attr` is a mount_attr of the size
-    // given, which the kernel only reads.
+    // SAFETY: the descriptor is borrowed for the call, the path is a C string, and `attr` is a
+    // mount_attr of the given size, which the kernel only reads.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -72,7 +72,7 @@ fn change(mount: impl AsFd, attr: libc::mount_attr, reach: Reach) -> io::Result<
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A copy of the mount at `path` that is attached nowhere yet. Symbolic links are followed.
+/// Returns a detached copy of the mount at `path`. Symbolic links are followed.
 pub fn detach_copy(path: &Path, reach: Reach) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if reach == Reach::Tree {

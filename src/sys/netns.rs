@@ -1,4 +1,4 @@
-//! Network namespaces: the loopback interface of a fresh one, and looking into those of others.
+//! Network namespaces: the loopback interface of a new one, and access to others.
 
 use std::fs::File;
 use std::io;
@@ -16,25 +16,28 @@ pub fn loopback_up() -> io::Result<()> {
     request.ifr_name[..2].copy_from_slice(&[108, 111]); // "lo"
     // Flags fit: IFF_UP and IFF_RUNNING are 0x41.
     request.ifr_ifru.ifru_flags = 0x41;
-    // SAFETY: SIOCSIFFLAGS reads an ifreq, which lives through the call.
+    // SAFETY: SIOCSIFFLAGS reads an ifreq, which outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A socket for TCP in the network namespace of the calling thread, which it keeps wherever it is used.
+/// Creates a TCP socket in the network namespace of the calling thread; it stays in that namespace
+/// wherever it is used.
 pub fn tcp(v6: bool) -> io::Result<OwnedFd> {
     let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
 }
 
-/// Lets a socket receive from one network interface only, also after it was bound to a port.
+/// Restricts a socket to one network interface, also after it was bound to a port.
 pub fn bind_to_device(socket: impl AsFd, name: &str) -> io::Result<()> {
     Ok(nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::BindToDevice, &name.into())?)
 }
 
-/// What `look` finds in each of the network namespaces at `paths`, in their order.
+/// Runs `look` in each of the network namespaces at `paths`, and returns the results in their
+/// order.
 ///
-/// All on one thread that is thrown away: none of the process's own ever leaves its namespace, whatever fails.
+/// Uses a temporary thread, so that the other threads never leave their namespace, even after an
+/// error.
 pub fn run_in<T: Send>(paths: &[&Path], look: impl Fn() -> io::Result<T> + Send) -> io::Result<Vec<io::Result<T>>> {
     let visit = move |path: &&Path| {
         let namespace = File::open(path)?;
@@ -44,7 +47,7 @@ pub fn run_in<T: Send>(paths: &[&Path], look: impl Fn() -> io::Result<T> + Send)
     std::thread::scope(|scope| {
         let visitor = std::thread::Builder::new().name("net-visitor".to_owned());
         let visitor = visitor.spawn_scoped(scope, || paths.iter().map(visit).collect())?;
-        visitor.join().map_err(|_| io::Error::other("the thread that looks into network namespaces panicked"))
+        visitor.join().map_err(|_| io::Error::other("the thread in other network namespaces panicked"))
     })
 }
 
@@ -60,10 +63,10 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn namespaces_are_looked_into_and_this_thread_stays_where_it_is() {
+    fn other_namespaces_are_read_without_moving_this_thread() {
         use std::os::unix::fs::MetadataExt as _;
         let before = own().ino();
-        // A thread in a namespace of its own, for as long as the channel is open.
+        // A thread in a new namespace, which exists as long as the channel is open.
         let (found, path) = std::sync::mpsc::channel();
         let (stay, end) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || {
@@ -82,7 +85,7 @@ mod tests {
         other.join().unwrap();
         let (there, devices) = seen[0].as_ref().unwrap();
         assert_ne!(*there, before);
-        assert_eq!(devices.lines().count(), 3, "two lines of titles and loopback alone: {devices}");
+        assert_eq!(devices.lines().count(), 3, "two header lines and only loopback: {devices}");
         assert_eq!(seen[1].as_ref().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(seen[2].is_err());
         assert_eq!(seen[3].as_ref().unwrap().0, before);

@@ -1,6 +1,6 @@
-//! `poll(2)` over descriptors by number.
+//! `poll(2)` for raw descriptors.
 //!
-//! Unlike epoll it keeps nothing in the kernel between two calls, so no quota that the kernel counts per user limits it.
+//! Unlike epoll it keeps no state in the kernel between calls, so no per-user quota limits it.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -9,19 +9,20 @@ use std::time::Duration;
 pub use libc::pollfd as PollFd;
 pub use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT};
 
-/// An entry that waits for `events` of `fd`.
+/// Returns an entry that waits for `events` of `fd`.
 pub fn entry(fd: RawFd, events: i16) -> PollFd {
     PollFd { fd, events, revents: 0 }
 }
 
-/// Waits until an entry is ready, a signal handler ran, or `limit` is over; the answers are in `revents`.
+/// Waits until an entry is ready, a signal handler ran, or `limit` has passed; the results are in
+/// `revents`.
 ///
-/// A number that is no open descriptor is ready with `POLLNVAL`.
+/// A number that is not an open descriptor is ready with `POLLNVAL`.
 pub fn wait(entries: &mut [PollFd], limit: Option<Duration>) -> io::Result<()> {
-    // In whole milliseconds, up: a caller that waits for a time must not find it still to come.
+    // Rounded up to whole milliseconds: the wait must not end before the limit.
     let millis = limit.map_or(-1, |limit| i32::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
     let count = libc::nfds_t::try_from(entries.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: the pointer and the length are those of one slice, which is borrowed mutably for the call.
+    // SAFETY: pointer and length are those of one slice, which is borrowed mutably for the call.
     let ready = unsafe { libc::poll(entries.as_mut_ptr(), count, millis) };
     match io::Error::last_os_error() {
         _ if ready >= 0 => Ok(()),
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn input_an_end_and_a_closed_descriptor_are_told_apart() {
+    fn input_an_end_and_a_closed_descriptor_are_distinguished() {
         let (silent, _open) = io::pipe().unwrap();
         let (full, mut filled) = io::pipe().unwrap();
         let (ended, closed) = io::pipe().unwrap();
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_over_after_its_limit_and_not_before() {
+    fn a_wait_ends_after_its_limit_and_not_before() {
         let (silent, _open) = io::pipe().unwrap();
         let (mut entries, begin) = ([entry(silent.as_raw_fd(), POLLIN)], std::time::Instant::now());
         let limit = Duration::from_micros(20_500);

@@ -1,4 +1,4 @@
-//! Sequenced packets on Unix sockets: each send is one message, with file descriptors beside it.
+//! Sequenced packets over Unix sockets: each send is one message, with file descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,29 +11,31 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Longer messages are refused by both sides; what can be longer goes through files.
+/// Maximum length of a message in bytes; both sides refuse longer ones. Longer data is passed in
+/// files.
 pub const MAX: usize = 128 * 1024;
-/// More descriptors than this never travel with one message.
+/// Maximum number of descriptors in one message.
 pub const MAX_FDS: usize = 8;
 
-/// A listening socket at `path`, for root alone: the directory above must be 0700.
+/// Listens on a socket at `path`, for root only: the parent directory must have mode 0700.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    // The name in the file system gets the mode that the socket has then.
+    // The socket file gets the mode of the socket.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     at(path, |address| rustix::net::bind(&socket, address))?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
 }
 
-/// Connects to a socket that [`listen`] made. Not blocking, as the one from [`accept`].
+/// Connects to a socket of [`listen`]. The connection is non-blocking, as that of [`accept`].
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     at(path, |address| rustix::net::connect(&socket, address))?;
     Ok(socket)
 }
 
-/// Names a socket by its directory's descriptor: an address holds 107 bytes, a path may be longer.
+/// Addresses a socket through a descriptor of its directory: an address has at most 107 bytes, a
+/// path may be longer.
 fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -44,22 +46,22 @@ fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) 
     Ok(act(&SocketAddrUnix::new(&short)?)?)
 }
 
-/// Takes the next connection; only root may talk.
+/// Accepts the next connection; refuses peers that are not root.
 pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
     let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     let peer = rustix::net::sockopt::socket_peercred(&socket)?;
     if peer.uid.is_root() { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Makes a socket hold `bytes` on their way, whatever the system lets others have. Needs `CAP_NET_ADMIN`.
+/// Sets the send buffer to `bytes`, above the system's limit if needed. Needs `CAP_NET_ADMIN`.
 pub fn make_room(socket: impl AsFd, bytes: usize) -> io::Result<()> {
-    // The kernel doubles it, for its own part of each message.
+    // The kernel doubles it for its overhead per message.
     Ok(nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::SndBufForce, &bytes)?)
 }
 
@@ -68,7 +70,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Sends one message, whole or not at all.
+/// Sends one message completely or returns an error.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > MAX || fds.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too long"));
@@ -82,7 +84,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     Ok(())
 }
 
-/// Receives one message into `buffer`; none at the end of the connection.
+/// Receives one message into `buffer`; returns `None` at the end of the connection.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -94,7 +96,7 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(usize
         }
     }
     if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "message cut short"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "message truncated"));
     }
     if got.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((got.bytes, fds))) }
 }
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_may_lie_deeper_than_an_address_is_long() {
+    fn a_socket_path_may_be_longer_than_an_address() {
         let top = std::env::temp_dir().join(format!("crisp-packet-{}", std::process::id()));
         let deep = top.join("x".repeat(100)).join("y".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_does_not_fit_is_an_error_not_a_half() {
+    fn a_message_that_does_not_fit_is_an_error() {
         let (a, b) = pair().unwrap();
         send(&a, &[7; 100], &[]).unwrap();
         let mut buffer = [0; 64];
