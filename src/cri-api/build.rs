@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The files with the services; everything else is imported by them.
+/// The files to compile; they import all others.
 const SERVICES: [&str; 8] = [
     "cri/runtime_service.proto",
     "cri/image_service.proto",
@@ -16,15 +16,15 @@ const SERVICES: [&str; 8] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // Asked for now, not when this was compiled: checkouts may share what is built.
+    // Read at run time, not at compile time: checkouts may share a target directory.
     let proto = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo::rerun-if-changed={}", proto.display());
 
     let files = protox::compile(SERVICES, [proto])?;
     tonic_prost_build::configure()
-        // Ordered maps: the same message always has the same bytes.
+        // Ordered maps, so that the same message always has the same encoding.
         .btree_map(".")
-        // Its Debug, which must not show secrets, is in redact.rs.
+        // Its Debug implementation, which must not show secrets, is in redact.rs.
         .skip_debug([".runtime.v1.AuthConfig"])
         .compile_fds(files)?;
     Ok(())

@@ -1,22 +1,23 @@
-//! CRI v1 with the KEP-4112 extension, as generated from `proto/`.
+//! CRI v1 with the KEP-4112 extension, generated from `proto/`.
 //!
-//! Nouns: [`v1`] has every message and enum of the package `runtime.v1`, the traits
+//! [`v1`] has all messages and enums of the package `runtime.v1`, the server traits
 //! [`RuntimeService`](v1::runtime_service_server::RuntimeService) and
-//! [`ImageService`](v1::image_service_server::ImageService) for a server, and
+//! [`ImageService`](v1::image_service_server::ImageService), and the clients
 //! [`RuntimeServiceClient`](v1::runtime_service_client::RuntimeServiceClient) and
-//! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient) for a client. [`Quantity`] is
-//! the one type from elsewhere: an amount as a pod spec writes it. [`admin`] is the package `crisp.admin.v1`, our own:
-//! what `crisp image` asks of a running daemon. [`health`] is `grpc.health.v1`, gRPC's own, [`otlp`] how spans
-//! are handed to a collector. [`dra`] and [`pluginregistration`]
-//! are what a kubelet asks of the plugins of resource drivers: crisp itself speaks neither, the example driver and its test do.
+//! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient). [`Quantity`] is the only
+//! type from another package: an amount as in a pod spec. [`admin`] is crisp's package
+//! `crisp.admin.v1`: the requests of `crisp image` to a running daemon. [`health`] is
+//! `grpc.health.v1`, and [`otlp`] sends spans to a trace collector. [`dra`] and
+//! [`pluginregistration`] are the kubelet's requests to plugins of DRA drivers: crisp does not use
+//! them, only the example driver and its test.
 //!
-//! Flow: `build.rs` compiles the files with protox and hands them to prost and tonic; a server turns a
-//! message into our own types at once and a response back at the very end, so that nothing else has to
-//! know what is written here.
+//! `build.rs` compiles the files with protox, prost and tonic. A server converts messages to
+//! crisp's own types immediately, and responses back at the end, so that other crates do not depend
+//! on this one.
 //!
-//! Limits: these types check nothing. An enum field is an `i32` that may hold no known value, a message
-//! field is an `Option`, and proto3 cannot tell 0 or "" from absent: `proto/` says field by field what
-//! they mean. The generated clients bring no transport of their own: give them a channel.
+//! These types validate nothing. An enum field is an `i32` that may have an unknown value, a
+//! message field is an `Option`, and proto3 does not distinguish 0 or "" from absent: `proto/`
+//! documents the meaning for each field. The generated clients need a channel from the caller.
 
 #![forbid(unsafe_code)]
 
@@ -31,17 +32,12 @@ pub use generated::k8s::io::kubelet::pkg::apis::dra;
 pub use generated::opentelemetry::proto::collector::trace::v1 as otlp;
 pub use generated::pluginregistration;
 pub use generated::runtime::v1;
-/// Tells how long a message is.
+/// For the encoded length of messages.
 pub use prost::Message;
 
-/// Modules as deep as the packages' names: the generated code finds one package from the other by a
-/// path of `super`s.
-#[allow(
-    clippy::all,
-    clippy::allow_attributes_without_reason,
-    clippy::too_many_lines,
-    reason = "the generators' style is not ours to change"
-)]
+/// Modules nested like the package names: the generated code refers to other packages by paths of
+/// `super`.
+#[allow(clippy::all, clippy::allow_attributes_without_reason, clippy::too_many_lines, reason = "generated code")]
 mod generated {
     pub(crate) mod crisp {
         pub(crate) mod admin {

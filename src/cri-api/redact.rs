@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::v1::AuthConfig;
 
-/// Stands for a secret: whether there is one, and nothing else.
+/// Debug output of a secret: only whether there is one.
 struct Secret<'a>(&'a str);
 
 impl fmt::Debug for Secret<'_> {

@@ -13,28 +13,28 @@ use crate::v1::runtime_service_client::RuntimeServiceClient;
 use crate::v1::*;
 use crate::{Quantity, dra, pluginregistration};
 
-/// `message` is encoded as `bytes`, and `bytes` are decoded as `message`.
+/// Checks that `message` is encoded as `bytes`, and `bytes` are decoded as `message`.
 #[track_caller]
 fn same<M: Message + Default + PartialEq + Debug>(message: &M, bytes: &[u8]) {
     assert_eq!(message.encode_to_vec(), bytes);
     assert_eq!(M::decode(bytes).as_ref(), Ok(message));
 }
 
-/// A field of wire type 2 (text or message) with a number below 16.
+/// Returns a field of wire type 2 (text or message) with a number below 16.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let length = u8::try_from(content.len()).unwrap();
     assert!(number < 16 && length < 128);
     [&[number << 3 | 2, length], content].concat()
 }
 
-/// One request of one CPU, and its encoding.
+/// Returns a request of one CPU, and its encoding.
 fn one_cpu() -> (KubernetesResources, Vec<u8>) {
     let one = Quantity { string: "1".into() };
     let message = KubernetesResources { requests: BTreeMap::from([("cpu".into(), one)]), limits: BTreeMap::new() };
     (message, b"\x0a\x0a\x0a\x03cpu\x12\x03\x0a\x011".to_vec())
 }
 
-/// A pod with one container of one CPU, and its encoding.
+/// Returns a pod with one container of one CPU, and its encoding.
 fn one_container() -> (PodResourceConfig, Vec<u8>) {
     let (resources, resources_bytes) = one_cpu();
     let container = ContainerResourceConfig {
@@ -84,7 +84,7 @@ fn container_config_has_stop_signal_at_18_and_kubernetes_resources_at_19() {
         kubernetes_resources: Some(resources),
         ..Default::default()
     };
-    // Numbers from 16 on take two bytes: 18 << 3 is 0x90, 19 << 3 | 2 is 0x9a.
+    // Numbers from 16 on need two bytes: 18 << 3 is 0x90, 19 << 3 | 2 is 0x9a.
     let expected = [b"\x90\x01\x1d\x9a\x01\x0c", bytes.as_slice()].concat();
     same(&config, &expected);
 }
@@ -195,19 +195,19 @@ impl Service<http::Request<tonic::body::Body>> for Refuse {
     }
 }
 
-/// The path that a refused call was sent to.
+/// Returns the path that a refused call was sent to.
 #[track_caller]
 fn path<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> String {
     let mut context = Context::from_waker(Waker::noop());
     match pin!(call).poll(&mut context) {
         Poll::Ready(Err(status)) => status.message().to_owned(),
         Poll::Ready(Ok(_)) => panic!("the call was not refused"),
-        Poll::Pending => panic!("the call waits although the answer is there"),
+        Poll::Pending => panic!("the call is pending although the response is ready"),
     }
 }
 
 #[test]
-fn calls_go_to_the_paths_of_cri() {
+fn calls_use_the_paths_of_cri() {
     let mut runtime = RuntimeServiceClient::new(Refuse);
     assert_eq!(path(runtime.version(VersionRequest::default())), "/runtime.v1.RuntimeService/Version");
     assert_eq!(
@@ -229,13 +229,13 @@ fn calls_go_to_the_paths_of_cri() {
 }
 
 #[test]
-fn servers_answer_under_the_names_of_cri() {
+fn servers_have_the_service_names_of_cri() {
     assert_eq!(runtime_service_server::SERVICE_NAME, "runtime.v1.RuntimeService");
     assert_eq!(image_service_server::SERVICE_NAME, "runtime.v1.ImageService");
 }
 
 #[test]
-fn what_kubelets_ask_of_plugins_is_numbered_as_theirs() {
+fn plugin_messages_have_the_field_numbers_of_the_kubelet() {
     let claim = dra::v1::Claim { namespace: "n".into(), uid: "u".into(), name: "c".into() };
     let claim_bytes = b"\x0a\x01n\x12\x01u\x1a\x01c";
     same(&dra::v1::NodePrepareResourcesRequest { claims: vec![claim.clone()] }, &field(1, claim_bytes));
