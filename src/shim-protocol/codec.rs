@@ -1,9 +1,9 @@
-//! Messages as bytes.
+//! Encodes and decodes messages.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes that are no message, or a message that is too long.
+/// Bytes that are not a valid message, or a message that is too long.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("a message of {0} bytes is too long for one packet")]
@@ -29,7 +29,7 @@ mod tests {
     };
 
     #[test]
-    fn a_message_of_a_newer_side_with_more_fields_is_read() {
+    fn a_message_of_a_newer_version_with_more_fields_is_decoded() {
         let newer = br#"{"number":4,"request":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
         let ShimRequest { number: 4, request: Request::Hello { protocol: 9, .. } } = decode(newer).unwrap() else {
             panic!()
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_shim_holds_has_no_user_namespace() {
+    fn a_sandbox_of_an_older_shim_has_no_user_namespace() {
         let older = br#"{"network":"/n","ipc":null,"uts":null,"pid":null,"shm":null}"#;
         assert_eq!(decode(older).ok(), Some(Sandbox { network: Some("/n".into()), ..Sandbox::default() }));
         let asked = br#"{"dir":"/d","namespaces":{"network":true,"ipc":true,"uts":true,"pid":false},"hostname":"h",
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_failure_kind_is_internal_and_an_unknown_ask_is_an_error() {
+    fn an_unknown_failure_kind_is_internal_and_an_unknown_request_is_an_error() {
         let newer = br#"{"response":{"number":1,"result":{"Err":{"kind":"too_blue","message":"m"}}}}"#;
         let ShimMessage::Response { result: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
         assert_eq!(failure, ShimError { kind: ShimErrorKind::Internal, message: "m".into() });
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn an_encoded_message_is_decoded_to_the_same() {
         let message = ShimMessage::Event(Event::ExecExited { exec: 7, code: 3 });
         let ShimMessage::Event(Event::ExecExited { exec: 7, code: 3 }) = decode(&encode(&message).unwrap()).unwrap()
         else {
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_no_packet_is_refused() {
+    fn a_message_that_does_not_fit_in_a_packet_is_refused() {
         assert!(matches!(encode(&"x".repeat(sys::seqpacket::MAX)), Err(FrameError::TooLong(_))));
     }
 }

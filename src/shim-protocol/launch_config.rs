@@ -1,4 +1,4 @@
-//! What a shim needs for a container beside its OCI configuration.
+//! The configuration of a container's launch in addition to its OCI configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,34 +9,35 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchConfig {
     pub rootfs: Overlay,
-    /// The images that are mounted in the container: the layers of each by its id, as in [`Overlay::lower`].
+    /// Images mounted in the container: the layers of each by image id, as in [`Overlay::lower`].
     #[serde(default)]
     pub images: BTreeMap<String, Vec<String>>,
     pub tty: bool,
-    /// Keep a stdin open for those who attach; else it is empty.
+    /// Keep stdin open for attach clients; otherwise it is empty.
     pub stdin: bool,
     pub stdin_once: bool,
-    /// Longer log lines are split.
+    /// Maximum length of a log line in bytes; longer ones are split.
     pub log_line_max: u32,
-    /// The most that is written to the log, in bytes a second; 0: no limit.
+    /// Maximum log rate in bytes per second; 0 is unlimited.
     #[serde(default)]
     pub log_rate_max: u64,
     /// A compiled seccomp filter, 8 bytes for each instruction.
     pub seccomp: Option<PathBuf>,
     pub oom_score_adj: Option<i32>,
-    /// Hooks are to run once the program does; what they are is in the OCI configuration.
+    /// Hooks must run after the program has started; they are in the OCI configuration.
     #[serde(default)]
     pub poststart: bool,
-    /// The log, for the launcher to open; none: it comes beside the request, or nothing is logged.
+    /// The log, for the launcher to open; `None` if it is sent with the request, or nothing is
+    /// logged.
     #[serde(default)]
     pub log: Option<LogPath>,
-    /// Directories that are mounted, for the launcher to make where they are missing.
+    /// Host directories of mounts, which the launcher creates if they are missing.
     #[serde(default)]
     pub mount_sources: Vec<PathBuf>,
     pub cgroup: CgroupPaths,
 }
 
-/// A log: a file below a directory of its pod's.
+/// The path of a log: a file below the log directory of its pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPath {
     pub directory: PathBuf,
@@ -52,10 +53,10 @@ impl LaunchConfig {
     }
 }
 
-/// The container's root file system: read-only layers under one it may write.
+/// The container's root file system: read-only layers below a writable one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlay {
-    /// `lower` is relative to it: mount options are limited to one page.
+    /// The directory that `lower` is relative to, since mount options are limited to one page.
     pub layers: PathBuf,
     /// Top-most first.
     pub lower: Vec<String>,
@@ -63,21 +64,21 @@ pub struct Overlay {
     pub work: PathBuf,
 }
 
-/// The container's cgroups: where its processes go, and what it sees of them.
+/// The container's cgroups: those its processes join, and those mounted in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupPaths {
     /// The file with the `oom_kill` count.
     pub oom: Option<PathBuf>,
-    /// Every `cgroup.procs` that a process of the container writes itself into.
+    /// Every `cgroup.procs` that a process of the container writes its pid to.
     pub join: Vec<PathBuf>,
-    /// On version 1: the directories shown below `/sys/fs/cgroup`, read-only. Empty on version 2, where the cgroup
-    /// namespace shows the container its own.
+    /// On v1: the directories mounted read-only below `/sys/fs/cgroup`. Empty on v2, where the
+    /// cgroup namespace hides other cgroups.
     pub shown: Vec<CgroupMount>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupMount {
-    /// Such as `cpu,cpuacct`.
+    /// The directory name, such as `cpu,cpuacct`.
     pub name: String,
     pub dir: PathBuf,
     /// Other names for it, such as `cpu` and `cpuacct`.

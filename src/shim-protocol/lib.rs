@@ -1,13 +1,14 @@
 //! The protocol between the daemon and a pod's shim.
 //!
-//! The shim listens on a seqpacket socket in the pod's state directory. Each packet is one JSON [`ShimRequest`] or
-//! [`ShimMessage`], with file descriptors beside it where the [`Request`] says so. A response repeats the number of its
-//! request; an [`Event`] reports an exit at any time. The OCI configuration and [`LaunchConfig`] are files in the
-//! container's directory.
+//! The shim listens on a seqpacket socket in the pod's state directory. Each packet is one JSON
+//! [`ShimRequest`] or [`ShimMessage`], with file descriptors if the [`Request`] documents them. A
+//! response repeats the number of its request; an [`Event`] reports an exit at any time. The OCI
+//! configuration and [`LaunchConfig`] are files in the container's directory.
 //!
-//! Daemon and shim are replaced at different times: a shim lives as long as its pod. So messages are only extended, unknown
-//! fields are skipped, an unknown request gets a [`ShimError`] of kind unsupported, and the first request is always
-//! [`Request::Hello`], whose response has the [`PROTOCOL`] of the shim.
+//! Daemon and shim are upgraded at different times: a shim lives as long as its pod. So messages
+//! are only extended, unknown fields are ignored, the response to an unknown request is a
+//! [`ShimError`] of kind unsupported, and the first request is always [`Request::Hello`], whose
+//! response has the [`PROTOCOL`] of the shim.
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -21,7 +22,8 @@ pub use message::{
     Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest, Stdio,
 };
 
-/// The version of the protocol. It grows with every change that an older side would misread.
+/// The version of the protocol. It is incremented with every change that an older side would
+/// misinterpret.
 pub const PROTOCOL: u32 = 2;
-/// The oldest version of a shim that this daemon can use.
+/// The oldest shim version that this daemon supports.
 pub const OLDEST: u32 = 2;

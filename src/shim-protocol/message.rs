@@ -28,24 +28,25 @@ pub enum ShimMessage {
 pub enum Request {
     /// The first request on a connection.
     Hello { protocol: u32, release: String },
-    /// Creates the pod's namespaces. Once in the life of a shim.
+    /// Creates the pod's namespaces. At most once per shim.
     CreateSandbox(SandboxRequest),
     /// Creates a container, without executing its program. Descriptor: the log file, if it has one and
     /// [`crate::LaunchConfig::log`] does not name it.
     Create(CreateRequest),
     /// Executes the program of a created container.
     Start { container: ContainerId },
-    /// Sends a signal to the container's first process. No error when that has exited.
+    /// Sends a signal to the container's first process. Not an error if that has exited.
     Signal { container: ContainerId, signal: i32 },
     /// Executes a program in a running container. Descriptors: see [`ExecRequest::stdio`].
     Exec(ExecRequest),
-    /// The same for a streaming client: when the daemon ends, the program is not killed; its streams close.
+    /// The same for a streaming client: if the daemon exits, the program is not killed; its streams
+    /// are closed.
     ExecStream(ExecStreamRequest),
     /// Kills the process of an exec and its descendants.
     KillExec { exec: u64 },
     /// Attaches to the streams of a running container. Descriptor: a seqpacket socket, see [`AttachFrame`].
     Attach(AttachRequest),
-    /// Switches to another log file, which the shim has opened. Descriptor, where `log` is none: the file.
+    /// Switches to another log file. Descriptor, if `log` is `None`: the file.
     Reopen {
         container: ContainerId,
         #[serde(default)]
@@ -59,35 +60,35 @@ pub enum Request {
     Shutdown,
 }
 
-/// What a pod needs before its first container.
+/// The configuration of a pod's sandbox.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxRequest {
     /// The pod's directory; the namespaces are pinned in it.
     pub dir: PathBuf,
     pub namespaces: PodNamespaces,
-    /// The ids of a user namespace of the pod's own, which then owns all the others; none: the host's.
+    /// The ids of the pod's own user namespace, which owns all the others; `None` is the host's.
     #[serde(default)]
     pub user: Option<UserNs>,
     /// Set in the new UTS namespace.
     pub hostname: String,
-    /// Written in the new namespaces, in the kernel's spelling with dots.
+    /// Sysctls for the new namespaces, with names in the kernel's format with dots.
     pub sysctls: BTreeMap<String, String>,
     /// Size of the pod's `/dev/shm` in bytes.
     pub shm_size: u64,
-    /// The SELinux label of what is in there.
+    /// The SELinux label of the files in it.
     #[serde(default)]
     pub mount_label: Option<String>,
-    /// The score the shim itself takes, so that it is not the first to go when memory ends.
+    /// The OOM score adjustment of the shim itself, so that it is not killed first.
     pub oom_score_adj: i32,
 }
 
-/// Which namespaces the pod has for itself; the others are the host's.
+/// The namespaces that the pod has for itself; the others are the host's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodNamespaces {
     pub network: bool,
     pub ipc: bool,
     pub uts: bool,
-    /// One PID namespace for all containers, with an init of the shim's in it.
+    /// One PID namespace for all containers, with an init process of the shim.
     pub pid: bool,
 }
 
@@ -110,30 +111,32 @@ pub struct ExecRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExecStreamRequest {
     pub exec: ExecRequest,
-    /// In a terminal of its own. Then no stream comes along, but one socket of packets, on which the terminal's master side
-    /// is sent before the program runs.
+    /// Run it in a new terminal. The request then has no streams, but one socket, on which the
+    /// terminal's master is sent before the program runs.
     pub terminal: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AttachRequest {
     pub container: ContainerId,
-    /// Which of its streams; a terminal is all three.
+    /// The streams to attach to; a terminal is all three.
     pub stdio: Stdio,
 }
 
-/// The first byte of a packet on the socket of an attached client. Either side closes the socket to end it. A shim that
-/// closes it without [`AttachFrame::End`] disconnected a client that did not read in time.
+/// The first byte of a packet on the socket of an attached client. Either side closes the socket to
+/// end it. If the shim closes it without [`AttachFrame::End`], it disconnected a client that read
+/// too slowly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachFrame {
-    /// From the shim, with what the container printed.
+    /// From the shim: output of the container.
     Stdout,
     Stderr,
-    /// From the shim: a descriptor to write the container's stdin to; of a terminal its master side.
+    /// From the shim: a descriptor for the container's stdin; for a terminal, its master.
     Stdin,
-    /// From the daemon: the client closed stdin. From the shim: another client closed it; close the descriptor.
+    /// From the daemon: the client closed stdin. From the shim: another client closed it; close the
+    /// descriptor.
     Closed,
-    /// From the shim: nothing will be printed any more.
+    /// From the shim: the end of the output.
     End,
 }
 
@@ -157,7 +160,7 @@ impl AttachFrame {
     }
 }
 
-/// Which descriptors come with an exec, in this order.
+/// The descriptors of an exec, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stdio {
     pub stdin: bool,
@@ -172,12 +175,13 @@ pub enum Response {
         protocol: u32,
         release: String,
         pid: u32,
-        /// It opens logs and makes the sources of mounts.
+        /// The shim opens logs and creates the sources of mounts.
         #[serde(default)]
         opens_paths: bool,
     },
     SandboxCreated(Sandbox),
-    /// The container's first process waits for its start. `warnings` name the settings that this host could not apply.
+    /// The container's first process waits for Start. `warnings` list the settings that this host
+    /// could not apply.
     Created {
         pid: u32,
         warnings: Vec<String>,
@@ -192,7 +196,7 @@ pub enum Response {
     Done,
 }
 
-/// Where the pod's namespaces can be entered.
+/// The paths of the pod's namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
     #[serde(default)]
@@ -214,7 +218,7 @@ pub struct ContainerReport {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A container's first process ended, and all it printed is in the log.
+    /// A container's first process exited, and all its output is in the log.
     Exited {
         container: ContainerId,
         exit: Exit,
@@ -223,7 +227,7 @@ pub enum Event {
         exec: u64,
         code: i32,
     },
-    /// Output was lost since its log could not be written.
+    /// Output was lost because the log could not be written.
     LogLost {
         container: ContainerId,
         bytes: u64,
@@ -246,13 +250,13 @@ pub enum ShimErrorKind {
     NotFound,
     /// The container is in a state that does not allow the request.
     State,
-    /// The container's program could not be executed: its own fault.
+    /// The container's program could not be executed; the fault is in the image or the request.
     Program,
-    /// A field of the request cannot be used on this host.
+    /// A field of the request is not supported on this host.
     Invalid,
     /// The host cannot fulfil the request.
     Refused,
-    /// The host has no room for another process, or no memory.
+    /// The host has no more processes or memory.
     Exhausted,
     /// The shim does not know the request.
     Unsupported,
