@@ -18,7 +18,7 @@ fn interactive(client: &Client, pod: &Pod, script: &str, once: bool, tty: bool) 
 const ECHO: &str = "echo up; while read line; do echo got $line; echo err $line >&2; done; echo over; exit 4";
 
 #[test]
-fn several_clients_see_the_same_and_may_all_type() {
+fn several_clients_get_the_same_output_and_can_all_write() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -26,7 +26,7 @@ fn several_clients_see_the_same_and_may_all_type() {
     client.wait_printed(&id, "up");
     let open = || Session::open(&client.attach_url(&id, ALL), ALL);
     let (mut a, mut b, mut c) = (open(), open(), Session::open(&client.attach_url(&id, OUTPUT), OUTPUT));
-    // Whoever is attached by now sees it.
+    // All clients that are attached now receive it.
     wait_for("all to be attached", seconds(5), || {
         a.type_in(b"ping\n");
         std::thread::sleep(Duration::from_millis(50));
@@ -37,7 +37,7 @@ fn several_clients_see_the_same_and_may_all_type() {
     for session in [&mut a, &mut b, &mut c] {
         session.wait_for("got from b\n");
     }
-    // Who detaches leaves the container running, and the others attached.
+    // A client that detaches does not affect the container and the other clients.
     b.close_stdin();
     let ended = b.finish();
     assert_eq!(ended.status()["status"], "Success");
@@ -46,15 +46,15 @@ fn several_clients_see_the_same_and_may_all_type() {
     a.wait_for("got still here");
     assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerRunning);
     let log = text_of(&log_lines(client.status(&id).log_path), "stdout");
-    assert_eq!(log, "up\ngot ping\ngot from b\ngot still here\n", "all of it is logged, too");
+    assert_eq!(log, "up\ngot ping\ngot from b\ngot still here\n", "the log has all output");
     client.stop(&id, 0).unwrap();
     let ended = a.finish();
-    assert_eq!(ended.status()["status"], "Success", "the end of the container is no failure of the client's");
+    assert_eq!(ended.status()["status"], "Success", "an exit of the container is not an error of the client");
     assert!(String::from_utf8(ended.stderr).unwrap().contains("err from b\n"));
 }
 
 #[test]
-fn stdin_for_one_is_closed_by_the_first_who_closes_it() {
+fn stdin_once_is_closed_by_the_first_client_that_closes_it() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -66,7 +66,7 @@ fn stdin_for_one_is_closed_by_the_first_who_closes_it() {
     first.wait_for("got hello");
     other.wait_for("got hello");
     first.close_stdin();
-    // All that is printed after that still comes.
+    // Later output is still received.
     assert!(first.finish().text().ends_with("over\n"));
     assert!(other.finish().text().ends_with("over\n"));
     client.wait_exited(&id);
@@ -74,7 +74,7 @@ fn stdin_for_one_is_closed_by_the_first_who_closes_it() {
 }
 
 #[test]
-fn stdin_for_one_is_closed_by_whoever_vanishes_and_by_the_end_of_the_daemon() {
+fn stdin_once_is_closed_by_a_disconnect_and_by_the_exit_of_the_daemon() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = interactive(daemon.client(), &pod, ECHO, true, false);
@@ -93,7 +93,7 @@ fn stdin_for_one_is_closed_by_whoever_vanishes_and_by_the_end_of_the_daemon() {
 }
 
 #[test]
-fn stdin_for_many_survives_them_and_the_daemon() {
+fn stdin_without_once_survives_clients_and_daemon() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = interactive(daemon.client(), &pod, ECHO, false, false);
@@ -129,20 +129,20 @@ fn a_terminal_is_shared_and_resized() {
 }
 
 #[test]
-fn a_container_without_a_stdin_is_only_looked_at() {
+fn a_container_without_stdin_ignores_input_of_clients() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "read x; echo read $?; sleep 1; echo bye; exit 7"]);
     let mut session = Session::open(&client.attach_url(&id, ALL), ALL);
-    session.type_in(b"nobody reads this\n");
+    session.type_in(b"ignored input\n");
     session.close_stdin();
     session.wait_for("bye");
     assert_eq!(session.finish().status()["status"], "Success");
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_nobody_and_is_let_go() {
+fn a_client_that_does_not_read_is_disconnected_and_blocks_no_output() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -152,7 +152,7 @@ fn a_client_that_does_not_read_holds_up_nobody_and_is_let_go() {
     );
     let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
     client.wait_printed(&id, "up");
-    let deaf = Session::open(&client.attach_url(&id, OUTPUT), OUTPUT);
+    let slow = Session::open(&client.attach_url(&id, OUTPUT), OUTPUT);
     std::thread::sleep(Duration::from_millis(200));
     client.exec_script(&id, "echo > /tmp/go");
     let log = client.status(&id).log_path;
@@ -167,14 +167,14 @@ fn a_client_that_does_not_read_holds_up_nobody_and_is_let_go() {
     assert_eq!(client.lines(&id).len(), count + 2);
     let shim = kernel_state::holding(daemon.shims()[0]);
     assert!(shim.anonymous < 20 << 10, "{shim:?}");
-    // It finds out as soon as it listens again.
-    let ran = deaf.finish();
+    // The client gets the error when it reads again.
+    let ran = slow.finish();
     assert!(ran.status()["message"].as_str().unwrap().contains("fast enough"), "{}", ran.error);
     assert!(ran.stdout.len() < count * 41);
 }
 
 #[test]
-fn what_a_container_prints_at_its_end_reaches_those_who_are_attached() {
+fn output_just_before_an_exit_reaches_attached_clients() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -190,7 +190,7 @@ fn what_a_container_prints_at_its_end_reaches_those_who_are_attached() {
 }
 
 #[test]
-fn there_are_not_too_many_who_look_on() {
+fn the_number_of_attached_clients_is_limited() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -202,14 +202,14 @@ fn there_are_not_too_many_who_look_on() {
     assert!(refused.status()["message"].as_str().unwrap().contains("128 are attached"), "{}", refused.error);
     let held = kernel_state::holding(daemon.shims()[0]).fds;
     drop(all);
-    wait_for("the shim to let go of them", seconds(10), || {
+    wait_for("the shim to close their streams", seconds(10), || {
         (kernel_state::holding(daemon.shims()[0]).fds <= held - 128).then_some(())
     });
     Session::open(&client.attach_url(&id, only), only).wait_for("tick");
 }
 
 #[test]
-fn what_does_not_run_cannot_be_attached_to_and_the_refusal_says_so() {
+fn attaching_to_a_container_that_is_not_running_is_refused_with_its_state() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -218,7 +218,7 @@ fn what_does_not_run_cannot_be_attached_to_and_the_refusal_says_so() {
     for (id, state) in [(&created, "created"), (&exited, "exited")] {
         let refusal = client.try_attach_url(id, ALL).unwrap_err();
         assert_eq!(refusal.code(), tonic::Code::FailedPrecondition, "{refusal:?}");
-        let said = refusal.message();
-        assert!(said.contains(state) && said.contains("attach") && !said.contains("execute"), "{said}");
+        let message = refusal.message();
+        assert!(message.contains(state) && message.contains("attach") && !message.contains("execute"), "{message}");
     }
 }

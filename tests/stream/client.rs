@@ -1,4 +1,4 @@
-//! A client of the streaming server that knows the framing and does what it is told, rules or no rules.
+//! A client of the streaming server that implements the framing and can violate the protocol.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -13,7 +13,7 @@ use streaming::ws;
 use crate::support::client::{Asked, Client};
 use crate::support::harness::seconds;
 
-/// Which streams an exec or attach has.
+/// The streams of an exec or attach.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Streams {
     pub(crate) stdin: bool,
@@ -57,14 +57,15 @@ impl Client {
     }
 }
 
-/// The host and the path of a URL.
+/// Returns host and path of a URL.
 pub(crate) fn split(url: &str) -> (&str, &str) {
     let rest = url.strip_prefix("http://").unwrap_or_else(|| panic!("{url}"));
     let slash = rest.find('/').unwrap();
     rest.split_at(slash)
 }
 
-/// Asks, and gives the connection back with the head of its answer and what came behind it.
+/// Sends a request, and returns the connection with the head of the response and the bytes after
+/// it.
 pub(crate) fn ask(url: &str, method: &str, headers: &str) -> (TcpStream, String, Vec<u8>) {
     let (host, path) = split(url);
     let mut socket = TcpStream::connect(host).unwrap();
@@ -128,7 +129,7 @@ impl Spdy {
         self.send(&bytes).unwrap();
     }
 
-    /// The next frame; none at the end, however that came.
+    /// Returns the next frame; `None` at the end or after an error.
     pub(crate) fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.decoder.next(&mut self.buffer).unwrap() {
@@ -154,7 +155,7 @@ pub(crate) struct Session {
     over: bool,
 }
 
-/// How an exec or attach went.
+/// The result of an exec or attach.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) stdout: Vec<u8>,
@@ -167,7 +168,7 @@ impl Ran {
         serde_json::from_str(&self.error).unwrap_or_else(|e| panic!("{e}: {:?}", self.error))
     }
 
-    /// The exit code that the status tells.
+    /// Returns the exit code in the status.
     pub(crate) fn code(&self) -> i32 {
         let status = self.status();
         match status["status"].as_str() {
@@ -237,7 +238,7 @@ impl Session {
         String::from_utf8_lossy(self.got.get(&self.id("stdout")).map(Vec::as_slice).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until this was printed.
+    /// Waits until this was received.
     pub(crate) fn wait_for(&mut self, text: &str) {
         while !self.stdout().contains(text) {
             assert!(!self.over, "ended without {text:?}: {:?}", self.stdout());
@@ -245,7 +246,7 @@ impl Session {
         }
     }
 
-    /// All there is, to the end.
+    /// Receives everything to the end.
     pub(crate) fn finish(mut self) -> Ran {
         while !self.over {
             self.step();
@@ -310,7 +311,7 @@ impl Channels {
         }
     }
 
-    /// What came on each channel, to the goodbye.
+    /// Returns the bytes of each channel, up to the close message.
     pub(crate) fn finish(mut self) -> BTreeMap<u8, Vec<u8>> {
         let (mut got, mut channel) = (BTreeMap::<u8, Vec<u8>>::new(), None);
         while let Some(event) = self.next() {
@@ -326,6 +327,6 @@ impl Channels {
                 ws::Event::Ping(_) | ws::Event::Pong => {}
             }
         }
-        panic!("no goodbye: {got:?}")
+        panic!("no close message: {got:?}")
     }
 }

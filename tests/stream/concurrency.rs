@@ -1,4 +1,4 @@
-//! Many clients at once, and what is left when they are gone: nothing.
+//! Many concurrent clients, which must leave no resources behind.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use crate::support::harness::{Daemon, seconds, times, wait_for};
 use crate::support::kernel_state;
 use crate::support::kernel_state::Holding;
 
-/// What daemon and shim may hold beyond what they held before, in KiB: pages that are in use in part.
+/// Memory that daemon and shim may use in addition to that before the test, in KiB: partly used
+/// pages.
 const DAEMON_MORE: u64 = 3 << 10;
 const SHIM_MORE: u64 = 256;
 
-/// A container that reads and says nothing, and a port that gives back what it gets.
+/// A container that echoes its input, and a port that returns its input.
 struct Scene {
     daemon: Daemon,
     pod: Pod,
@@ -46,13 +47,13 @@ impl Scene {
         (kernel_state::holding(self.daemon.pid()), kernel_state::holding(self.shim))
     }
 
-    /// What is held once all clients are gone and nothing moves any more.
+    /// Returns the resources held when all clients are gone and the values are stable.
     fn at_rest(&self) -> (Holding, Holding) {
-        wait_for("the clients' programs to be gone", seconds(20), || self.is_calm().then_some(()));
-        wait_for("two equal looks", seconds(30), || {
+        wait_for("the clients' programs to exit", seconds(20), || self.is_calm().then_some(()));
+        wait_for("two equal samples", seconds(30), || {
             let fds = |(daemon, shim): (Holding, Holding)| (daemon.fds, shim.fds);
             let one = fds(self.held());
-            // Longer than threads wait for work, and than free memory is kept.
+            // Longer than idle threads wait for work, and than free memory is kept.
             std::thread::sleep(Duration::from_millis(2500));
             Some(self.held()).filter(|now| fds(*now) == one)
         })
@@ -62,7 +63,7 @@ impl Scene {
         self.daemon.pids(&self.id) == [self.first]
     }
 
-    /// Waits until nothing more is held than before: descriptors, threads, processes, memory.
+    /// Waits until descriptors, threads, processes and memory are back to the values before.
     fn wait_until_like(&self, (daemon, shim): (Holding, Holding)) {
         let now = std::cell::Cell::new((daemon, shim));
         let as_before = || {
@@ -82,7 +83,7 @@ impl Scene {
     }
 }
 
-/// Somebody in the crowd.
+/// One of many clients.
 enum Guest {
     Exec(Session),
     Attach(Session),
@@ -105,7 +106,7 @@ impl Guest {
         guests
     }
 
-    /// Says something of its own, and hears it back.
+    /// Sends its number, and waits for the response.
     fn take_part(&mut self, number: usize) {
         match self {
             Self::Exec(session) => {
@@ -123,7 +124,7 @@ impl Guest {
         }
     }
 
-    /// Ends as it should.
+    /// Closes the client normally.
     fn leave(self) {
         match self {
             Self::Exec(mut session) => {
@@ -144,10 +145,10 @@ impl Guest {
 }
 
 #[test]
-fn a_hundred_of_each_kind_at_once_leave_all_as_it_was_however_they_go() {
+fn a_hundred_clients_of_each_kind_leave_no_resources_behind() {
     let scene = Scene::new();
     let count = times(100, 10);
-    // The first make what stays: threads, an allocator's arenas.
+    // The first clients allocate what stays: threads and arenas of the allocator.
     Guest::all(&scene, 4).into_iter().enumerate().for_each(|(number, mut guest)| {
         guest.take_part(number);
         guest.leave();
@@ -167,7 +168,7 @@ fn a_hundred_of_each_kind_at_once_leave_all_as_it_was_however_they_go() {
     assert_eq!(scene.daemon.client().exec_script(&scene.id, "echo fine"), "fine\n");
 }
 
-/// Clients that begin something and vanish, in every state there is.
+/// Starts a client and disconnects it, in each possible state.
 fn abort(client: &Client, scene: &Scene, round: usize) {
     let (id, pod) = (&scene.id, &scene.pod.id);
     let v4 = "v4.channel.k8s.io";
@@ -185,7 +186,7 @@ fn abort(client: &Client, scene: &Scene, round: usize) {
         1 => drop(Session::open(&client.exec_url(id, &["cat"], TTY), TTY)),
         2 | 3 => drop(Session::open(&client.attach_url(id, ALL), ALL)),
         4 => Session::open(&client.attach_url(id, ALL), ALL).type_in(b"x"),
-        // A request that is none, streams that are not all opened, a frame that breaks off.
+        // An invalid request, streams that are not all opened, a truncated frame.
         5 => drop(ask(&client.attach_url(id, ALL), "GET", "")),
         6 => drop(Spdy::connect(&client.exec_url(id, &["cat"], ALL), v4).open(&[("streamtype", "error")])),
         7 => Spdy::connect(&client.attach_url(id, ALL), v4).send(&[0x80, 3, 0, 1]).unwrap(),
@@ -203,7 +204,7 @@ fn abort(client: &Client, scene: &Scene, round: usize) {
 }
 
 #[test]
-fn ten_thousand_that_vanish_leave_no_trace() {
+fn ten_thousand_disconnected_clients_leave_no_resources_behind() {
     let scene = Scene::new();
     let client = scene.daemon.client();
     (0..24).for_each(|round| abort(client, &scene, round));

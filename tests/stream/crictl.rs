@@ -1,4 +1,5 @@
-//! crictl, at a terminal as people have it: the program that `CRISP_CRICTL` names. `hack/dev crictl PATH` runs these.
+//! crictl at a terminal, as users run it: the program in `CRISP_CRICTL`. `hack/dev crictl PATH`
+//! runs these tests.
 
 use std::ffi::OsString;
 use std::io::{Read as _, Write as _};
@@ -11,8 +12,9 @@ use crate::support::env::write_secret;
 use crate::support::harness::{Daemon, seconds};
 
 fn crictl(daemon: &Daemon) -> Vec<OsString> {
-    let program = std::env::var_os("CRISP_CRICTL").expect("CRISP_CRICTL names a crictl: hack/dev crictl PATH");
-    assert!(Path::new(&program).is_file(), "CRISP_CRICTL is no file: {program:?}");
+    let program =
+        std::env::var_os("CRISP_CRICTL").expect("CRISP_CRICTL must be the path of crictl: hack/dev crictl PATH");
+    assert!(Path::new(&program).is_file(), "CRISP_CRICTL is not a file: {program:?}");
     let socket = format!("unix://{}", daemon.env.socket().display());
     let options = ["--config", "/dev/null", "-r", &socket, "-i", &socket].map(OsString::from);
     [program].into_iter().chain(options).collect()
@@ -40,7 +42,7 @@ fn a_shell_is_used_as_people_do() {
         seat.type_in("echo status=$?\r");
         seat.wait_for("status=130");
         seat.type_in("exit 7\r");
-        // It has one code for all failures, and says which it was.
+        // crictl has one exit code for all failures, and prints the real one.
         assert_ne!(seat.code(), 0, "{transport}");
         seat.wait_for("exit code 7");
     }
@@ -73,9 +75,9 @@ fn ports_are_forwarded() {
     let pod = daemon.run_pod("pod");
     for transport in ["spdy", "websocket"] {
         let port = super::forward::serve(super::forward::listen_in(&daemon, &pod.id, "127.0.0.1:0"), |mut stream| {
-            let mut heard = [0; 5];
-            stream.read_exact(&mut heard).unwrap();
-            stream.write_all(&heard.map(|byte| byte.to_ascii_uppercase())).unwrap();
+            let mut input = [0; 5];
+            stream.read_exact(&mut input).unwrap();
+            stream.write_all(&input.map(|byte| byte.to_ascii_uppercase())).unwrap();
         });
         let mut seat = Seat::take(&crictl, &["port-forward", "--transport", transport, &pod.id, &format!("0:{port}")]);
         seat.wait_for(&format!("-> {port}"));
@@ -92,7 +94,7 @@ fn ports_are_forwarded() {
 }
 
 #[test]
-fn with_a_certificate_everything_goes_through_tls() {
+fn everything_works_over_tls_with_a_certificate() {
     let dir = tempfile::TempDir::new().unwrap();
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -107,9 +109,9 @@ fn with_a_certificate_everything_goes_through_tls() {
     for transport in ["spdy", "websocket"] {
         let mut command = Command::new(&crictl[0]);
         command.args(&crictl[1..]).args(["exec", "--transport", transport, "--tls-ca"]).arg(&cert);
-        // crictl wants to have a certificate of its own, which nobody asks for.
+        // crictl requires a client certificate, which the server does not request.
         command.arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key);
-        // More than any buffer on the way holds.
+        // More than all buffers on the path.
         let output = command.args([&id, "head", "-c", "20000000", "/dev/zero"]).output().unwrap();
         assert!(output.status.success(), "{transport}: {}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.stdout.len(), 20_000_000, "{transport}");

@@ -28,24 +28,24 @@ fn streams_and_exit_codes_are_exact() {
 }
 
 #[test]
-fn stdin_is_passed_on_and_its_end_too() {
+fn stdin_and_its_end_are_passed_on() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let ran = run(&client.exec_url(&id, &["cat"], ALL), ALL, b"one\ntwo");
     assert_eq!((ran.text(), ran.code()), ("one\ntwo", 0));
-    // Its end is not the end of the rest.
+    // The end of stdin does not close the other streams.
     let script = "cat > /dev/null; echo later >&2; sleep 0.2; echo last; exit 5";
     let ran = run(&client.exec_url(&id, &["sh", "-c", script], ALL), ALL, b"x");
     assert_eq!((ran.text(), ran.stderr.as_slice(), ran.code()), ("last\n", &b"later\n"[..], 5));
-    // One that the program does not read does not hold it up.
+    // A program that does not read stdin is not blocked by it.
     let ran = run(&client.exec_url(&id, &["sh", "-c", "exec 0<&-; echo done"], ALL), ALL, &[b'x'; 1000]);
     assert_eq!((ran.text(), ran.code()), ("done\n", 0));
 }
 
 #[test]
-fn much_goes_through_unchanged_both_ways() {
+fn large_transfers_are_unchanged_in_both_directions() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -76,7 +76,7 @@ fn much_goes_through_unchanged_both_ways() {
 }
 
 #[test]
-fn a_terminal_is_one_and_has_the_size_of_the_clients() {
+fn a_terminal_has_the_size_of_the_client() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -87,7 +87,7 @@ fn a_terminal_is_one_and_has_the_size_of_the_clients() {
     session.wait_for("tty xterm");
     session.wait_for("/dev/pts/");
     session.resize(111, 37);
-    // The size is set before what is typed after it is read.
+    // The size must be set before the later input is read.
     std::thread::sleep(Duration::from_millis(200));
     session.type_in(b"go\r");
     let ran = session.finish();
@@ -97,7 +97,7 @@ fn a_terminal_is_one_and_has_the_size_of_the_clients() {
 }
 
 #[test]
-fn keys_reach_the_foreground_and_a_shell_lives_in_its_terminal() {
+fn keys_reach_the_foreground_process_and_a_shell_controls_its_terminal() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -116,7 +116,7 @@ fn keys_reach_the_foreground_and_a_shell_lives_in_its_terminal() {
 }
 
 #[test]
-fn a_client_that_vanishes_hangs_a_terminal_up() {
+fn a_client_that_disconnects_hangs_up_a_terminal() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -131,7 +131,7 @@ fn a_client_that_vanishes_hangs_a_terminal_up() {
 }
 
 #[test]
-fn a_client_that_vanishes_closes_pipes_and_kills_nobody() {
+fn a_client_that_disconnects_closes_pipes_and_kills_no_process() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -143,17 +143,17 @@ fn a_client_that_vanishes_closes_pipes_and_kills_nobody() {
     let mut session = Session::open(&client.exec_url(&id, &["sh", "-c", script], ALL), ALL);
     session.wait_for("ready");
     drop(session);
-    wait_for("the program to notice", seconds(10), || {
+    wait_for("the program to detect it", seconds(10), || {
         (client.exec_script(&id, "cat /dev/shm/seen 2> /dev/null; true") == "eof\nepipe\nend\n").then_some(())
     });
     daemon.wait_until_like(&before);
-    wait_for("the daemon to forget it", seconds(10), || {
+    wait_for("the daemon to close the streams", seconds(10), || {
         (kernel_state::holding(daemon.pid()).fds <= held.fds).then_some(())
     });
 }
 
 #[test]
-fn a_program_that_is_looked_on_outlives_the_daemon() {
+fn a_program_with_a_client_survives_a_restart_of_the_daemon() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -167,9 +167,9 @@ fn a_program_that_is_looked_on_outlives_the_daemon() {
     });
 }
 
-/// To a client, streams that only end look like success.
+/// Clients treat streams that only end as success.
 #[test]
-fn who_looks_on_is_told_of_the_daemons_end() {
+fn clients_get_an_error_when_the_daemon_is_stopped() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -182,21 +182,21 @@ fn who_looks_on_is_told_of_the_daemons_end() {
     ];
     watched.iter_mut().for_each(|session| session.wait_for("ready"));
     let channels = Channels::connect(&client.exec_url(&id, &script, OUTPUT), "v5.channel.k8s.io");
-    // Who does not read cannot be told, and is not waited for.
-    let _deaf = Session::open(&client.exec_url(&id, &["yes"], OUTPUT), OUTPUT);
+    // A client that does not read cannot get the error, and is not waited for.
+    let _slow = Session::open(&client.exec_url(&id, &["yes"], OUTPUT), OUTPUT);
     assert!(daemon.terminate().success());
     for session in watched {
         let status = session.finish().status();
         assert_eq!(status["status"], "Failure", "{status}");
         assert!(status["message"].as_str().unwrap().contains("being stopped"), "{status}");
     }
-    let told = channels.finish();
-    let status = str::from_utf8(&told[&3]).unwrap();
+    let output = channels.finish();
+    let status = str::from_utf8(&output[&3]).unwrap();
     assert!(status.contains("Failure") && status.contains("being stopped"), "{status}");
 }
 
 #[test]
-fn a_child_in_the_background_does_not_hold_up_the_end() {
+fn a_background_child_does_not_delay_the_end_of_an_exec() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -211,7 +211,7 @@ fn a_child_in_the_background_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn what_cannot_be_run_is_told_in_the_status() {
+fn a_command_that_cannot_be_run_is_reported_in_the_status() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -227,7 +227,7 @@ fn what_cannot_be_run_is_told_in_the_status() {
 }
 
 #[test]
-fn older_versions_of_the_protocol_are_spoken() {
+fn older_versions_of_the_protocol_are_supported() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -245,7 +245,7 @@ fn older_versions_of_the_protocol_are_spoken() {
 }
 
 #[test]
-fn a_request_is_refused_before_there_is_a_url() {
+fn an_invalid_request_is_refused_before_a_url_is_returned() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

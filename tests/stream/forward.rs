@@ -18,11 +18,11 @@ use crate::support::client::pod_namespaces;
 use crate::support::harness::{Daemon, seconds, times, wait_for};
 use crate::support::kernel_state;
 
-/// Listens in the network of a pod, as a container of it would.
+/// Listens in the network of a pod, as a container in it would.
 pub(super) fn listen_in(daemon: &Daemon, pod: &str, address: &str) -> TcpListener {
     let netns: PathBuf = daemon.env.state().join("pods").join(pod).join("netns");
     let address = address.to_owned();
-    // Threads are thrown away: none of ours is left in another network.
+    // A temporary thread, so that no other thread enters the other network.
     let listening = std::thread::spawn(move || {
         let netns = File::open(netns).unwrap();
         move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -31,7 +31,7 @@ pub(super) fn listen_in(daemon: &Daemon, pod: &str, address: &str) -> TcpListene
     listening.join().unwrap()
 }
 
-/// Serves each connection on a thread of its own.
+/// Serves each connection on a separate thread.
 pub(super) fn serve(listener: TcpListener, work: impl Fn(TcpStream) + Clone + Send + 'static) -> u16 {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -64,7 +64,7 @@ impl Forwarder {
         Self { spdy, got: BTreeMap::new(), finished: Vec::new(), reset: Vec::new(), request: 0 }
     }
 
-    /// The streams for errors and for bytes.
+    /// Opens the error stream and the data stream.
     fn open(&mut self, port: u16) -> (u32, u32) {
         let (port, request) = (port.to_string(), self.request.to_string());
         self.request += 1;
@@ -91,7 +91,7 @@ impl Forwarder {
 
     fn until(&mut self, done: impl Fn(&Self) -> bool) {
         while !done(self) {
-            assert!(self.step(), "the connection ended");
+            assert!(self.step(), "the connection was closed");
         }
     }
 
@@ -101,42 +101,42 @@ impl Forwarder {
 }
 
 #[test]
-fn bytes_go_to_the_pod_and_back_each_way_to_its_own_end() {
+fn both_directions_are_forwarded_until_their_own_end() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // Answers only once it has heard everything.
+    // Answers only after it has received everything.
     let port = serve(listen_in(&daemon, &pod.id, "127.0.0.1:0"), |mut stream| {
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).unwrap();
+        let mut input = Vec::new();
+        stream.read_to_end(&mut input).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
-        write!(stream, "heard {} bytes", heard.len()).unwrap();
+        write!(stream, "received {} bytes", input.len()).unwrap();
     });
     let mut forwarder = Forwarder::connect(&client.forward_url(&pod.id));
     let (error, data) = forwarder.open(port);
     forwarder.spdy.write(data, &[7; 100_000]).unwrap();
     forwarder.spdy.finish(data);
     forwarder.until(|f| f.finished.contains(&data) && f.finished.contains(&error));
-    assert_eq!((forwarder.text(data).as_str(), forwarder.text(error).as_str()), ("heard 100000 bytes", ""));
-    // The other way round: the server is done first, and hears on.
-    let (told, hears) = std::sync::mpsc::channel();
+    assert_eq!((forwarder.text(data).as_str(), forwarder.text(error).as_str()), ("received 100000 bytes", ""));
+    // Vice versa: the server closes first, and continues to read.
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = serve(listen_in(&daemon, &pod.id, "127.0.0.1:0"), move |mut stream| {
-        stream.write_all(b"all I say").unwrap();
+        stream.write_all(b"response").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).unwrap();
-        told.send(heard.len()).unwrap();
+        let mut input = Vec::new();
+        stream.read_to_end(&mut input).unwrap();
+        sender.send(input.len()).unwrap();
     });
     let (_, data) = forwarder.open(port);
     forwarder.until(|f| f.finished.contains(&data));
-    assert_eq!(forwarder.text(data), "all I say");
+    assert_eq!(forwarder.text(data), "response");
     forwarder.spdy.write(data, &[7; 50_000]).unwrap();
     forwarder.spdy.finish(data);
-    assert_eq!(hears.recv_timeout(seconds(10)).unwrap(), 50_000);
+    assert_eq!(receiver.recv_timeout(seconds(10)).unwrap(), 50_000);
 }
 
 #[test]
-fn many_connections_share_one_and_do_not_mix() {
+fn many_forwards_share_a_connection_without_mixing_data() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -161,7 +161,7 @@ fn many_connections_share_one_and_do_not_mix() {
 }
 
 #[test]
-fn much_goes_through_unchanged() {
+fn a_large_transfer_is_unchanged() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -190,7 +190,7 @@ fn much_goes_through_unchanged() {
 }
 
 #[test]
-fn a_port_that_nobody_listens_on_is_told_and_the_next_one_works() {
+fn a_closed_port_is_reported_and_the_next_forward_works() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -208,21 +208,21 @@ fn a_port_that_nobody_listens_on_is_told_and_the_next_one_works() {
 }
 
 #[test]
-fn a_connection_that_is_broken_off_breaks_the_other_off() {
+fn a_reset_on_one_side_resets_the_other() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let (told, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let port = serve(listen_in(&daemon, &pod.id, "127.0.0.1:0"), move |mut stream| {
         stream.write_all(b"hello").unwrap();
-        told.send(stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind())).unwrap();
+        sender.send(stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind())).unwrap();
     });
     let mut forwarder = Forwarder::connect(&client.forward_url(&pod.id));
     let (_, data) = forwarder.open(port);
     forwarder.until(|f| f.text(data) == "hello");
     forwarder.spdy.reset(data);
-    assert_eq!(hears.recv_timeout(seconds(10)).unwrap(), Err(std::io::ErrorKind::ConnectionReset));
-    // And the other way.
+    assert_eq!(receiver.recv_timeout(seconds(10)).unwrap(), Err(std::io::ErrorKind::ConnectionReset));
+    // And in the other direction.
     let port = serve(listen_in(&daemon, &pod.id, "127.0.0.1:0"), |mut stream| {
         stream.write_all(b"hello").unwrap();
         stream.read_exact(&mut [0]).unwrap();
@@ -235,7 +235,7 @@ fn a_connection_that_is_broken_off_breaks_the_other_off() {
 }
 
 #[test]
-fn pods_in_the_network_of_the_host_are_reached_too() {
+fn pods_in_the_host_network_are_reached() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| pod_namespaces(config).set_network(v1::NamespaceMode::Node));
@@ -249,7 +249,7 @@ fn pods_in_the_network_of_the_host_are_reached_too() {
 }
 
 #[test]
-fn only_the_ports_of_the_request_are_forwarded_where_it_names_some() {
+fn only_the_ports_in_the_request_are_forwarded() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

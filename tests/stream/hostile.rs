@@ -1,4 +1,4 @@
-//! Clients that have no business here, or do not mean well.
+//! Unauthorised and misbehaving clients.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ const PORT_FORWARD: &str = "X-Stream-Protocol-Version: portforward.k8s.io\r\n";
 const V4: &str = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
 #[test]
-fn nothing_is_served_without_a_token_and_none_is_good_twice() {
+fn every_request_needs_a_token_that_is_valid_once() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -30,12 +30,12 @@ fn nothing_is_served_without_a_token_and_none_is_good_twice() {
         assert_eq!(status(bad), "404", "{bad}");
     }
     assert_eq!(run(&url, OUTPUT, b"").code(), 0);
-    assert_eq!(status(path), "404", "good once");
-    // One that is shown at the wrong door is lost.
+    assert_eq!(status(path), "404", "valid once");
+    // A token that is used for another path is invalidated.
     let url = client.exec_url(&id, &["true"], OUTPUT);
     let path = split(&url).1.replace("/exec/", "/attach/");
     assert_eq!((status(&path), status(split(&url).1)), ("404".to_owned(), "404".to_owned()));
-    // What is no upgrade is refused, and so is a protocol that nobody speaks.
+    // A request without an upgrade is refused, and so is an unknown protocol.
     let (_, head, _) = ask(&client.exec_url(&id, &["true"], OUTPUT), "GET", "");
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     let headers = format!("{UPGRADE}X-Stream-Protocol-Version: v9.channel.k8s.io\r\n");
@@ -44,7 +44,7 @@ fn nothing_is_served_without_a_token_and_none_is_good_twice() {
 }
 
 #[test]
-fn a_pod_that_asks_for_more_tokens_than_there_are_loses_its_own_and_no_other_does() {
+fn a_pod_with_too_many_tokens_loses_only_its_own() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (greedy, other) = (daemon.run_pod("greedy"), daemon.run_pod("other"));
@@ -56,11 +56,11 @@ fn a_pod_that_asks_for_more_tokens_than_there_are_loses_its_own_and_no_other_doe
         assert_eq!(run(url, OUTPUT, b"").code(), 0);
     }
     let (_, head, _) = ask(&urls[0], "POST", &format!("{UPGRADE}{V4}"));
-    assert!(head.starts_with("HTTP/1.1 404 "), "the oldest is good no more: {head}");
+    assert!(head.starts_with("HTTP/1.1 404 "), "the oldest is invalid now: {head}");
 }
 
 #[test]
-fn a_pod_with_as_many_clients_as_there_are_places_keeps_no_other_pods_client_out() {
+fn a_pod_with_too_many_clients_does_not_block_another_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (greedy, other) = (daemon.run_pod("greedy"), daemon.run_pod("other"));
@@ -68,49 +68,51 @@ fn a_pod_with_as_many_clients_as_there_are_places_keeps_no_other_pods_client_out
     let forward = |_| Spdy::connect(&client.forward_url(&greedy.id), "portforward.k8s.io").socket;
     let mut clients: Vec<TcpStream> = (0..1000).map(forward).collect();
     let (_, head, _) = ask(&client.forward_url(&greedy.id), "POST", &format!("{UPGRADE}{PORT_FORWARD}"));
-    assert!(head.starts_with("HTTP/1.1 503 "), "there is no place left for the same pod: {head}");
+    assert!(head.starts_with("HTTP/1.1 503 "), "the limit of the same pod is reached: {head}");
     assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
-    // One of the greedy pod's clients had to go, the newest; the others stay.
+    // The newest client of the greedy pod was disconnected; the others stay.
     let newest = clients.last_mut().unwrap();
     newest.set_read_timeout(Some(seconds(10))).unwrap();
-    assert!(matches!(newest.read(&mut [0; 16]), Ok(0) | Err(_)), "it is disconnected");
+    assert!(matches!(newest.read(&mut [0; 16]), Ok(0) | Err(_)), "not disconnected");
     clients[0].set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     let silence = clients[0].read(&mut [0; 16]).unwrap_err();
     assert_eq!(silence.kind(), std::io::ErrorKind::WouldBlock, "{silence}");
 }
 
 #[test]
-fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
+fn silent_clients_time_out_and_do_not_block_others() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let host = split(&client.exec_url(&id, &["true"], OUTPUT)).0.to_owned();
     let held = kernel_state::holding(daemon.pid()).fds;
-    // Some say nothing, some say it slowly.
+    // Half send nothing, half an incomplete request.
     let mut silent: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(&host).unwrap()).collect();
     silent.iter_mut().step_by(2).for_each(|socket| socket.write_all(b"POST /exec/x HTTP/1.1\r\nHo").unwrap());
     assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
-    assert!(kernel_state::holding(daemon.pid()).fds < held + 300, "the oldest have to go");
-    // A head that does not end.
+    assert!(kernel_state::holding(daemon.pid()).fds < held + 300, "the oldest are disconnected");
+    // An endless request head.
     let mut endless = TcpStream::connect(&host).unwrap();
     let mut line = 0;
     while endless.write_all(format!("X-{line}: {}\r\n", "y".repeat(1000)).as_bytes()).is_ok() {
         line += 1;
         assert!(line < 100_000);
     }
-    // One that always has something more to say, a byte at a time.
+    // A client that sends one byte at a time.
     let mut slow = TcpStream::connect(&host).unwrap();
     let begin = Instant::now();
     while slow.write_all(b"x").is_ok() {
-        assert!(begin.elapsed() < seconds(30), "its time is over, however busy it is");
+        assert!(begin.elapsed() < seconds(30), "the timeout applies to a slow client, too");
         std::thread::sleep(Duration::from_millis(100));
     }
-    wait_for("the silent to be left", seconds(20), || (kernel_state::holding(daemon.pid()).fds <= held).then_some(()));
+    wait_for("the silent clients to be disconnected", seconds(20), || {
+        (kernel_state::holding(daemon.pid()).fds <= held).then_some(())
+    });
 }
 
 #[test]
-fn a_client_that_opens_no_streams_is_left() {
+fn a_client_that_opens_no_streams_times_out() {
     let daemon = Daemon::with_settings("[stream]\ncreation_timeout = 1\n");
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -123,7 +125,7 @@ fn a_client_that_opens_no_streams_is_left() {
 }
 
 #[test]
-fn a_connection_on_which_nothing_moves_ends() {
+fn an_idle_connection_is_closed() {
     let daemon = Daemon::with_settings("[stream]\nidle_timeout = 1\n");
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -140,14 +142,15 @@ fn a_connection_on_which_nothing_moves_ends() {
 }
 
 #[test]
-fn frames_that_break_the_rules_end_a_connection_and_nothing_else() {
+fn invalid_frames_close_only_their_connection() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let held = kernel_state::holding(daemon.pid());
     let bad: [&[u8]; 6] = [
-        // Another version, no type, headers of 16 MiB, headers that are no zlib, data for no stream, noise.
+        // Another version, an unknown type, headers of 16 MiB, headers that are not zlib, data for
+        // stream 0, noise.
         &[0x80, 2, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1],
         &[0x80, 3, 0, 99, 0, 0, 0, 0],
         &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
@@ -178,7 +181,7 @@ fn frames_that_break_the_rules_end_a_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
+fn a_frame_longer_than_memory_is_passed_on_in_parts() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -199,7 +202,7 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
 }
 
 #[test]
-fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
+fn a_header_bomb_closes_the_connection() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -220,7 +223,7 @@ fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
 }
 
 #[test]
-fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
+fn streams_above_the_limit_are_refused_one_by_one() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -243,7 +246,7 @@ fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
     });
     let (mut taken, mut refused) = (0, 0);
     while taken + refused < count {
-        match spdy.next().expect("the others stay") {
+        match spdy.next().expect("the others stay open") {
             Event::Replied { .. } => taken += 1,
             Event::Reset { .. } => refused += 1,
             _ => {}
@@ -256,7 +259,7 @@ fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
 }
 
 #[test]
-fn a_client_that_never_reads_is_kept_waiting_in_little_memory() {
+fn a_client_that_never_reads_uses_little_memory() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -265,8 +268,8 @@ fn a_client_that_never_reads_is_kept_waiting_in_little_memory() {
     let script = "while echo 0123456789; do :; done";
     let deaf: Vec<_> =
         (0..10).map(|_| Session::open(&client.exec_url(&id, &["sh", "-c", script], OUTPUT), OUTPUT)).collect();
-    // Until nothing moves any more: all that is on the way is full.
-    wait_for("the programs to be held up", seconds(60), || {
+    // Until the counters are stable: all buffers on the path are full.
+    wait_for("the programs to block", seconds(60), || {
         let ticks = || -> u64 { daemon.pids(&id).into_iter().map(kernel_state::ticks).sum() };
         let one = ticks();
         std::thread::sleep(Duration::from_millis(500));

@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward, as clients stream them.
+//! Exec, attach and port-forward with streaming clients.
 
 mod attach;
 mod client;

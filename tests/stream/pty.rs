@@ -1,4 +1,4 @@
-//! A program at a terminal of its own, as people have one.
+//! A program at a pseudo terminal.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,9 +15,9 @@ use crate::support::harness::{seconds, wait_for};
 
 pub(super) struct Seat {
     master: File,
-    /// Held, so that the terminal can be looked at when the program is gone.
+    /// Kept open to read the terminal's settings after the program has exited.
     _slave: OwnedFd,
-    said: mpsc::Receiver<Vec<u8>>,
+    output: mpsc::Receiver<Vec<u8>>,
     pub(super) seen: String,
     child: Child,
 }
@@ -34,28 +34,28 @@ impl Seat {
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait"]).args(program).args(arguments);
         let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
-        let (say, said) = mpsc::channel();
+        let (sender, output) = mpsc::channel();
         let mut reader = File::from(master.try_clone().unwrap());
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(n) = reader.read(&mut bytes)
                 && n > 0
-                && say.send(bytes[..n].to_vec()).is_ok()
+                && sender.send(bytes[..n].to_vec()).is_ok()
             {}
         });
-        Self { master: master.into(), _slave: slave, said, seen: String::new(), child }
+        Self { master: master.into(), _slave: slave, output, seen: String::new(), child }
     }
 
     pub(super) fn type_in(&mut self, text: &str) {
         self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// As when somebody pulls at the corner of a window: the kernel tells the program.
+    /// Resizes the terminal; the kernel sends SIGWINCH to the program.
     pub(super) fn resize(&self, width: u16, height: u16) {
         tcsetwinsize(&self.master, size(width, height)).unwrap();
     }
 
-    /// Whether keys are passed on as they are: not shown, not gathered into lines, not made into signals.
+    /// Returns whether keys are passed on unchanged: without echo, line buffering and signals.
     pub(super) fn is_raw(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
         !modes.intersects(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG)
@@ -65,7 +65,8 @@ impl Seat {
         self.wait_or(text, |_| {});
     }
 
-    /// Types the same again and again until `text` is shown: there is no other way to know when the other side listens.
+    /// Sends the same input repeatedly until `text` is received, since the test cannot know when
+    /// the other side reads.
     pub(super) fn insist(&mut self, typed: &str, text: &str) {
         self.wait_or(text, |seat| seat.type_in(typed));
     }
@@ -75,7 +76,7 @@ impl Seat {
         while !self.seen.contains(text) {
             assert!(begin.elapsed() < seconds(20), "no {text:?} in {:?}", self.seen);
             meanwhile(self);
-            while let Ok(bytes) = self.said.recv_timeout(Duration::from_millis(300)) {
+            while let Ok(bytes) = self.output.recv_timeout(Duration::from_millis(300)) {
                 self.seen.push_str(&String::from_utf8_lossy(&bytes));
                 if self.seen.contains(text) {
                     break;
@@ -84,7 +85,7 @@ impl Seat {
         }
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the program and returns its exit code.
     pub(super) fn code(&mut self) -> i32 {
         let child = &mut self.child;
         wait_for("the program at the terminal to end", seconds(20), || child.try_wait().unwrap()).code().unwrap()

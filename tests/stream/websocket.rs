@@ -1,4 +1,4 @@
-//! The same over WebSocket.
+//! Exec, attach and port-forward over WebSocket.
 
 use std::io::{Read as _, Write as _};
 
@@ -47,7 +47,7 @@ fn a_terminal_is_resized() {
 }
 
 #[test]
-fn attach_ends_with_its_stdin_or_its_container() {
+fn attach_ends_with_stdin_or_the_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -100,7 +100,7 @@ fn ports_are_forwarded_through_a_tunnel_and_through_channels() {
     let got = channels.finish();
     assert_eq!(got[&0], [&port.to_le_bytes()[..], b"ping pong"].concat());
     assert_eq!(got[&1], port.to_le_bytes());
-    // Nobody can tell which ports.
+    // Without ports in the request they are unknown.
     let (_, head, _) = ask(
         &client.forward_url(&pod.id),
         "GET",
