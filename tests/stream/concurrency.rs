@@ -47,7 +47,7 @@ impl Scene {
         (kernel_state::holding(self.daemon.pid()), kernel_state::holding(self.shim))
     }
 
-    /// Returns the resources held when all clients are gone and the values are stable.
+    /// Returns the resources held when all clients have disconnected and the values are stable.
     fn at_rest(&self) -> (Holding, Holding) {
         wait_for("the clients' programs to exit", seconds(20), || self.is_calm().then_some(()));
         wait_for("two equal samples", seconds(30), || {

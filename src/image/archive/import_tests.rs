@@ -195,7 +195,7 @@ fn an_import_reports_progress_and_can_be_cancelled() {
 }
 
 #[test]
-fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
+fn an_archive_is_read_from_a_pipe_with_a_slow_writer() {
     let (env, made) = (TestEnv::new(), made());
     let bytes = gzip(&archive(&oci_files(&made, serde_json::json!({}))));
     let (reader, mut writer) = std::io::pipe().unwrap();

@@ -76,11 +76,11 @@ impl Store {
 
     /// Pulls an image unless the registry reports the same digest as the image in the store.
     ///
-    /// Each caller asks the registry with its own credentials to resolve the name; then callers
-    /// that need the same image share one download. A layer in the store is reused only if this
-    /// registry has sent all of it before and grants these credentials access to the blob. Any
-    /// other registry must send it, since it could claim to have a blob that it does not have.
-    /// Dropping the future abandons the pull and removes the layers it had unpacked.
+    /// Each caller resolves the name at the registry with its own credentials; then callers that
+    /// need the same image share one download. A layer in the store is reused only if this registry
+    /// has sent all of it before and grants these credentials access to the blob. Any other
+    /// registry must send it, since it could claim to have a blob that it does not have. Dropping
+    /// the future abandons the pull and removes the layers it had unpacked.
     ///
     /// A name without a registry is looked up in the registries to search, in order. The search
     /// continues only if a registry reports that it does not have the image: one that cannot be

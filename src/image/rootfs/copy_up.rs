@@ -44,7 +44,7 @@ impl Copy<'_> {
         if self.given_up.load(Ordering::Relaxed) { Err(io::Error::other("the copy was cancelled")) } else { Ok(()) }
     }
 
-    /// Uses two descriptors for each level; an image has at most [`crate::layer::root::DEPTH_MAX`]
+    /// Uses two descriptors for each level; an image has at most [`crate::layer::confined_root::DEPTH_MAX`]
     /// levels.
     fn directory(&mut self, from: OwnedFd, to: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = rustix::fs::Dir::new(from)?;

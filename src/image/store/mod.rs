@@ -49,7 +49,7 @@ const CACHED_ACCOUNTS: usize = 128;
 /// The size of account files above which they are read for each container.
 const CACHED_ACCOUNTS_BYTES: usize = 16 << 10;
 
-/// All images of this machine. Most calls use memory only; those that block say so.
+/// All images of this machine. Most calls use memory only; those that block document it.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) catalog: Arc<Catalog>,
