@@ -35,7 +35,7 @@ impl ErrorClass for LogError {
 /// The file system may hang, and then the calling thread hangs, too.
 pub fn open_log(directory: &Path, path: &Path) -> Result<File, LogError> {
     let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // Without a trailing slash, with which the kernel would follow a link at the end.
+    // Without a trailing `/` or `/.`, with which the kernel would follow a link at the end.
     let plain: PathBuf = directory.components().collect();
     let directory_fd = rustix::fs::open(&plain, above, Mode::empty())
         .map_err(|e| LogError::Directory { path: directory.to_owned(), source: e.into() })?;

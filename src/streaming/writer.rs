@@ -13,8 +13,8 @@ use crate::recv_buffer::StreamError;
 use crate::send_window::SendWindow;
 use crate::{spdy, ws};
 
-/// Limit for queued control frames that the other side causes and does not read; above it the
-/// connection is closed.
+/// Limit for queued control frames that the other side causes and does not read, in bytes; above it
+/// the connection is closed.
 const PENDING_MAX: usize = 64 << 10;
 
 pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfs};
 
-/// Maximum use between two checks, if a part of the reserve is not less: each concurrent unpacker
-/// can exceed the reserve by at most this.
+/// Maximum use between two checks, or less for a small reserve; each concurrent unpacker can go below
+/// the reserve by at most this.
 const LOOKS: Reserve = Reserve { bytes: 4 << 20, inodes: 64 };
 const LOOKS_PER_RESERVE: u64 = 8;
 

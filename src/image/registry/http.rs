@@ -32,7 +32,7 @@ pub(crate) struct Http {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Transport {
     trust: TlsTrust,
-    /// Bypasses proxies from the environment: a proxy cannot reach servers on this machine.
+    /// Bypasses proxies from the environment: requests to this machine must not be sent to another.
     direct: bool,
     /// Connects only to addresses that a registry's response may name.
     checked: bool,
