@@ -6,7 +6,22 @@ use tonic::{Code, Status};
 
 /// The error's class as a code, and its whole chain as the message.
 pub(super) fn of<E: ErrorClass>(error: E) -> Status {
-    Status::new(code(error.kind()), chain(&error))
+    Status::new(code(error.kind()), shortened(chain(&error)))
+}
+
+/// The longest message. A client closes the connection at headers of some 8 KiB, and percent encoding
+/// makes a byte up to three.
+const MESSAGE_MAX: usize = 2048;
+
+/// Cuts the middle out of a message that repeats a long value of a request or an image.
+fn shortened(message: String) -> String {
+    if message.len() <= MESSAGE_MAX {
+        return message;
+    }
+    let boundary = |at: &usize| message.is_char_boundary(*at);
+    let beginning = (0..=MESSAGE_MAX * 3 / 4).rev().find(boundary).unwrap_or_default();
+    let end = (message.len() - MESSAGE_MAX / 4..message.len()).find(boundary).unwrap_or(message.len());
+    format!("{} … {}", &message[..beginning], &message[end..])
 }
 
 fn code(kind: ErrorKind) -> Code {
@@ -37,6 +52,14 @@ mod tests {
         fn kind(&self) -> ErrorKind {
             ErrorKind::NotFound
         }
+    }
+
+    #[test]
+    fn a_message_that_repeats_a_long_value_is_shortened() {
+        let long = "ä".repeat(2_000_000);
+        let message = of(Reading(std::io::Error::other(format!("page {long} is missing")))).message().to_owned();
+        assert!(message.len() < 2100, "{}", message.len());
+        assert!(message.starts_with("reading the book: page ää") && message.ends_with("ää is missing"), "{message}");
     }
 
     #[test]
