@@ -11,8 +11,11 @@ use crate::platform::host;
 
 /// The most items that a list or map of a config may have.
 pub(crate) const CONFIG_ITEMS_MAX: usize = 8192;
-/// The longest user of a config. The user stays in memory while the image is in the store.
-pub(crate) const CONFIG_NAME_MAX: usize = 1024;
+/// The longest user or signal of a config. The user stays in memory while the image is in the store.
+const CONFIG_NAME_MAX: usize = 1024;
+/// Longer paths, variables and arguments are refused by the kernel (PATH_MAX, MAX_ARG_STRLEN).
+const PATH_MAX: usize = 4096;
+const EXEC_STRING_MAX: usize = 128 << 10;
 
 /// The part of an image config that concerns containers. Its values come from the image and are not
 /// trusted.
@@ -139,12 +142,22 @@ pub(crate) fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
 
 impl Config {
     fn check(&self) -> Result<(), ManifestError> {
-        if self.user.len() > CONFIG_NAME_MAX {
-            return Err(ManifestError::TooLong("User"));
-        }
         let lists =
             [("Env", &self.env), ("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Volumes", &self.volumes)];
         let texts = [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
+        let longest = |texts: &[String]| texts.iter().map(String::len).max().unwrap_or_default();
+        let bounds = [
+            ("User", self.user.len(), CONFIG_NAME_MAX),
+            ("StopSignal", self.stop_signal.len(), CONFIG_NAME_MAX),
+            ("WorkingDir", self.working_dir.len(), PATH_MAX),
+            ("Volumes", longest(&self.volumes), PATH_MAX),
+            ("Env", longest(&self.env), EXEC_STRING_MAX),
+            ("Entrypoint", longest(&self.entrypoint), EXEC_STRING_MAX),
+            ("Cmd", longest(&self.cmd), EXEC_STRING_MAX),
+        ];
+        if let Some((field, _, max)) = bounds.into_iter().find(|(_, length, max)| length > max) {
+            return Err(ManifestError::TooLong { field, max });
+        }
         let in_lists = lists.iter().flat_map(|(name, list)| list.iter().map(move |text| (*name, text)));
         match in_lists.chain(texts).find(|(_, text)| text.contains('\0')) {
             Some((name, _)) => Err(ManifestError::Nul(name)),
@@ -183,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_with_very_many_items_or_a_very_long_user_is_refused() {
+    fn fields_with_too_many_items_or_too_long_strings_are_refused() {
         let many: Vec<String> = (0..=CONFIG_ITEMS_MAX).map(|number| number.to_string()).collect();
         let set: serde_json::Map<_, _> = many.iter().map(|key| (key.clone(), serde_json::json!({}))).collect();
         let texts: serde_json::Map<_, _> = many.iter().map(|key| (key.clone(), key.clone().into())).collect();
@@ -199,8 +212,18 @@ mod tests {
             let text = format!("config field {field} has 8193 items, at most 8192 are allowed");
             assert_eq!(error.to_string(), text);
         }
-        let long = ConfigBlob::parse(&blob(serde_json::json!({"User": "u".repeat(CONFIG_NAME_MAX + 1)})));
-        assert!(matches!(long, Err(ManifestError::TooLong("User"))));
+        for (field, value, max) in [
+            ("User", serde_json::json!("u".repeat(1025)), 1024),
+            ("StopSignal", serde_json::json!("u".repeat(1025)), 1024),
+            ("WorkingDir", serde_json::json!("u".repeat(4097)), 4096),
+            ("Volumes", serde_json::json!({"u".repeat(4097): {}}), 4096),
+            ("Env", serde_json::json!(["u".repeat(131_073)]), 131_072),
+            ("Cmd", serde_json::json!(["u".repeat(131_073)]), 131_072),
+            ("Entrypoint", serde_json::json!(["u".repeat(131_073)]), 131_072),
+        ] {
+            let error = ConfigBlob::parse(&blob(serde_json::json!({field: value}))).unwrap_err();
+            assert_eq!(error.to_string(), format!("config field {field} is longer than {max} bytes"));
+        }
     }
 
     #[test]

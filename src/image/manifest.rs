@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::bounded::List;
-use crate::config::{CONFIG_ITEMS_MAX, CONFIG_NAME_MAX};
+use crate::config::CONFIG_ITEMS_MAX;
 use crate::digest::Digest;
 use crate::platform::Platform;
 
@@ -88,8 +88,8 @@ pub enum ManifestError {
         column: usize,
     },
     /// An unsupported media type.
-    #[error("media type {:?} is not supported", short(.0))]
-    MediaType(String),
+    #[error("the media type of {0} is not supported")]
+    MediaType(&'static str),
     /// Docker schema 1 or an unknown newer version.
     #[error("manifest schema version {0} is not supported")]
     Schema(u64),
@@ -135,8 +135,13 @@ pub enum ManifestError {
         count: usize,
     },
     /// A string of the config is too long.
-    #[error("config field {0} is longer than {CONFIG_NAME_MAX} bytes")]
-    TooLong(&'static str),
+    #[error("config field {field} is longer than {max} bytes")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// The length that is allowed.
+        max: usize,
+    },
     /// A string of the config cannot be passed to a process.
     #[error("config field {0} contains a NUL byte")]
     Nul(&'static str),
@@ -172,7 +177,7 @@ impl ManifestError {
             | Self::TooManyEntries(_)
             | Self::LayerCount { .. }
             | Self::TooManyItems { .. }
-            | Self::TooLong(_)
+            | Self::TooLong { .. }
             | Self::Nul(_)
             | Self::Nested => model::ErrorKind::Invalid,
         }
@@ -213,7 +218,7 @@ impl Document {
             (None, None, Some(entries)) if is_index(&media_type) => {
                 Ok(Self::Index(entries.all().map_err(ManifestError::TooManyEntries)?))
             }
-            _ => Err(ManifestError::MediaType(media_type)),
+            _ => Err(ManifestError::MediaType("the manifest")),
         }
     }
 }
@@ -224,13 +229,13 @@ impl Manifest {
             config.media_type.as_str(),
             "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
         ) {
-            return Err(ManifestError::MediaType(config.media_type));
+            return Err(ManifestError::MediaType("the config"));
         }
         let layers = layers.all().map_err(ManifestError::TooManyLayers)?;
         check_layer_count(layers.len())?;
-        match layers.iter().find(|layer| !is_layer(&layer.media_type)) {
-            Some(layer) => Err(ManifestError::MediaType(layer.media_type.clone())),
-            None => Ok(Self { config, layers }),
+        match layers.iter().all(|layer| is_layer(&layer.media_type)) {
+            true => Ok(Self { config, layers }),
+            false => Err(ManifestError::MediaType("a layer")),
         }
     }
 }

@@ -92,7 +92,7 @@ fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
     let mut rest = File::open(&file).unwrap();
     rest.seek(SeekFrom::Start(512)).unwrap();
     let output = env.image(&["import", "-"]).stdin(rest).output().unwrap();
-    assert!(errors(&output).contains("stdin is a file that is not at its beginning"), "{}", errors(&output));
+    assert!(errors(&output).contains("stdin is a file that was partly read"), "{}", errors(&output));
     let error = env.image_fails(&["import", path(&env.dir().join("absent.tar"))]);
     assert!(error.contains("absent.tar") && error.contains("No such file"), "{error}");
     assert_eq!(env.layers().1, 0);
@@ -142,7 +142,7 @@ fn an_unsupported_image_is_refused_with_the_error_of_the_daemon() {
     let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
     let error = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
-    assert!(error.contains("text/odd") && !error.contains("not this version"), "{error}");
+    assert!(error.contains("media type of a layer is not supported") && !error.contains("not this version"), "{error}");
 }
 
 #[test]
