@@ -177,6 +177,9 @@ impl<'a> Parts<'a> {
         }
         let registry = match registry.to_ascii_lowercase() {
             hub if matches!(hub.as_str(), "index.docker.io" | "registry-1.docker.io") => HUB.to_owned(),
+            hub if matches!(hub.as_str(), "docker.io:443" | "index.docker.io:443" | "registry-1.docker.io:443") => {
+                HUB.to_owned()
+            }
             other => other,
         };
         let path = match self.path {
@@ -220,7 +223,9 @@ pub(crate) fn is_registry(text: &str) -> bool {
 }
 
 fn is_port(text: &str) -> bool {
+    // A second spelling of a port would avoid the settings of its registry.
     (1..=5).contains(&text.len())
+        && !text.starts_with('0')
         && text.bytes().all(|b| b.is_ascii_digit())
         && text.parse::<u16>().is_ok_and(|port| port != 0)
 }

@@ -6,7 +6,7 @@
 //! resolved here, the addresses are checked, and the connection goes to an address that was
 //! checked.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -30,15 +30,62 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     }
 }
 
+/// Returns whether an IPv4 address is in a local range, or of this node.
+fn is_local_v4(address: Ipv4Addr) -> bool {
+    is_local_range_v4(address) || is_of_node(address.into())
+}
+
+/// Returns whether an IPv6 address is in a local range, or of this node.
+fn is_local_v6(address: Ipv6Addr) -> bool {
+    is_local_range_v6(address) || is_of_node(address.into())
+}
+
+/// Returns whether the kernel delivers packets for an address to this node: the address of an
+/// interface, or one with a local route.
+fn is_of_node(address: IpAddr) -> bool {
+    is_of_interface(address) || has_local_route(address)
+}
+
+fn is_of_interface(address: IpAddr) -> bool {
+    let Ok(mut interfaces) = nix::ifaddrs::getifaddrs() else { return false };
+    interfaces.any(|interface| {
+        let own = interface.address.as_ref();
+        match address {
+            IpAddr::V4(address) => own.and_then(|own| own.as_sockaddr_in()).is_some_and(|own| own.ip() == address),
+            IpAddr::V6(address) => own.and_then(|own| own.as_sockaddr_in6()).is_some_and(|own| own.ip() == address),
+        }
+    })
+}
+
+/// Connecting a datagram socket sends nothing. The kernel uses a local destination as the source too,
+/// unless its route names another source; that is the case for addresses of interfaces only.
+fn has_local_route(address: IpAddr) -> bool {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address)
+}
+
 /// Returns whether the host of a URL is such an address.
 pub(crate) fn names_local(url: &Url) -> bool {
     // Host names go through the resolver, in the client too.
     let host = url.host_str().unwrap_or_default();
     let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    literal.parse().is_ok_and(is_local)
+    is_localhost(host) || literal.parse().is_ok_and(is_local)
 }
 
-fn is_local_v4(address: Ipv4Addr) -> bool {
+/// Returns whether a host name is `localhost` or below it (RFC 6761).
+fn is_localhost(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    host == "localhost" || host.ends_with(".localhost")
+}
+
+fn is_local_range_v4(address: Ipv4Addr) -> bool {
     address.octets()[0] == 0
         || address.is_loopback()
         || address.is_link_local()
@@ -47,7 +94,7 @@ fn is_local_v4(address: Ipv4Addr) -> bool {
         || METADATA_V4.contains(&address)
 }
 
-fn is_local_v6(address: Ipv6Addr) -> bool {
+fn is_local_range_v6(address: Ipv6Addr) -> bool {
     address.is_loopback()
         || address.is_unspecified()
         || address.is_unicast_link_local()
@@ -150,6 +197,26 @@ mod tests {
             "http://cdn.example/",
         ] {
             assert!(!names_local(&url.parse().unwrap()), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_this_node_are_local() {
+        let addresses = nix::ifaddrs::getifaddrs().unwrap().filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::from(address.ip())))
+        });
+        let addresses: Vec<IpAddr> = addresses.collect();
+        assert!(addresses.len() > 1, "{addresses:?}");
+        for address in addresses {
+            assert!(is_of_node(address) && is_local(address), "{address}");
+        }
+        for other in ["192.0.2.99", "2001:db8::99"] {
+            assert!(!is_of_node(other.parse().unwrap()), "{other}");
+        }
+        for name in ["http://localhost/", "http://LocalHost.:5000/", "http://a.localhost/"] {
+            assert!(names_local(&name.parse().unwrap()), "{name}");
         }
     }
 
