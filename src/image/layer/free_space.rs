@@ -11,6 +11,8 @@ use rustix::fs::{Mode, OFlags, StatVfs};
 /// the reserve by at most this.
 const LOOKS: Reserve = Reserve { bytes: 4 << 20, inodes: 64 };
 const LOOKS_PER_RESERVE: u64 = 8;
+/// The block size of the usual file systems: the least that a piece of a file uses.
+const BLOCK: u64 = 4096;
 
 /// Space that must stay free, or a part of the file system if that is less: 1/20 of its bytes,
 /// 1/100 of its inodes.
@@ -78,9 +80,15 @@ impl FreeSpace {
         self.look_when_due()
     }
 
-    /// Accounts for a file that is about to be created.
+    /// Accounts for a piece of a file after a hole, which begins in a block of its own.
+    pub(crate) fn segment(&mut self) -> Result<(), SpaceError> {
+        self.write(BLOCK)
+    }
+
+    /// Accounts for a file that is about to be created, and for its first block.
     pub(crate) fn make(&mut self) -> Result<(), SpaceError> {
         self.used.inodes += 1;
+        self.used.bytes = self.used.bytes.saturating_add(BLOCK);
         self.look_when_due()
     }
 

@@ -98,9 +98,15 @@ pub(crate) fn untar<R: Read>(source: R, layer: &Path, limits: &Limits) -> Result
             return Err(UntarError::TooMany(entries_max));
         }
         untar.entry(&entry, &mut archive)?;
+        untar.account_tar_split(archive.source(), layer)?;
     }
     untar.layer_dir.leave()?;
-    let (source, tar_split) = archive.into_source().finish().map_err(TarError::Read)?;
+    let mut rest = archive.into_source();
+    // The bytes after the end of the archive belong to the stream as well.
+    while rest.read(&mut untar.buffer).map_err(TarError::Read)? > 0 {
+        untar.account_tar_split(&mut rest, layer)?;
+    }
+    let (source, tar_split) = rest.into_parts();
     tar_split.end().map_err(at("writing the tar-split of", layer))?;
     Ok((untar.layer_dir.pending, source))
 }
@@ -162,6 +168,12 @@ pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
 }
 
 impl Untar<'_> {
+    /// Accounts for what was written to the tar-split since the last call.
+    fn account_tar_split<R>(&mut self, source: &mut TarSplitReader<R>, layer: &Path) -> Result<(), UntarError> {
+        let written = source.tar_split.take_written();
+        self.space.write(written).map_err(|error| no_space(error, layer))
+    }
+
     fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut TarReader<TarSplitReader<R>>) -> Result<(), UntarError> {
         let path = inside(&entry.path)?;
         self.space.make().map_err(|error| no_space(error, &path))?;
@@ -227,6 +239,7 @@ impl Untar<'_> {
             None => self.copy(archive, &mut file, 0, entry.size, path)?,
             Some(segments) => {
                 for segment in segments {
+                    self.space.segment().map_err(|error| no_space(error, path))?;
                     file.seek(SeekFrom::Start(segment.offset)).map_err(at("writing", path))?;
                     self.copy(archive, &mut file, segment.offset, segment.length, path)?;
                 }

@@ -78,7 +78,7 @@ pub(crate) fn path(layer: &Path) -> PathBuf {
 /// A tar-split being written. The first error is kept until [`TarSplit::check`] or
 /// [`TarSplit::end`] returns it.
 pub(crate) struct TarSplit {
-    out: zstd::stream::write::Encoder<'static, File>,
+    out: zstd::stream::write::Encoder<'static, CountedFile>,
     /// Bytes of the stream that are not yet written.
     raw: Vec<u8>,
     /// The number of following bytes that are content of a file.
@@ -86,9 +86,33 @@ pub(crate) struct TarSplit {
     failed: Option<io::Error>,
 }
 
+/// A file and the bytes written to it.
+struct CountedFile {
+    file: File,
+    written: u64,
+}
+
+impl Write for CountedFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.written = self.written.saturating_add(length(&bytes[..count]));
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 impl TarSplit {
+    /// Returns the bytes written to disk since the last call.
+    pub(crate) fn take_written(&mut self) -> u64 {
+        std::mem::take(&mut self.out.get_mut().written)
+    }
+
     pub(crate) fn create(layer: &Path) -> io::Result<Self> {
-        let mut out = zstd::stream::write::Encoder::new(File::create_new(path(layer))?, LEVEL)?;
+        let mut out =
+            zstd::stream::write::Encoder::new(CountedFile { file: File::create_new(path(layer))?, written: 0 }, LEVEL)?;
         out.window_log(WINDOW_LOG)?;
         out.write_all(MAGIC)?;
         Ok(Self { out, raw: Vec::with_capacity(RAW_MAX), content: 0, failed: None })
@@ -172,10 +196,9 @@ impl<R: Read> TarSplitReader<R> {
         Self { from, tar_split }
     }
 
-    /// Reads the bytes after the archive's end, which are part of the stream.
-    pub(crate) fn finish(mut self) -> io::Result<(R, TarSplit)> {
-        io::copy(&mut self, &mut io::sink())?;
-        Ok((self.from, self.tar_split))
+    /// Returns the source and the tar-split. The caller has read the stream to its end.
+    pub(crate) fn into_parts(self) -> (R, TarSplit) {
+        (self.from, self.tar_split)
     }
 }
 
