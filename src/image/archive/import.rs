@@ -235,14 +235,12 @@ impl Store {
         let Parts { manifest, config_digest, config_json, layers } =
             package.parts(place, self.limits().document_bytes)?;
         let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
-        if let Some(image) = self.catalog.name(&config_digest, &tags, &digests)? {
-            return Ok(image);
-        }
         let config = ConfigBlob::parse(&config_json).map_err(unusable)?;
         let blobs = layers.iter().map(|(_, descriptor)| descriptor.as_ref());
         let plans = plan(None, blobs, &config).map_err(unusable)?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
         let _pin = self.catalog.pin(chain.clone());
+        self.catalog.forget_lost(&chain)?;
         let work: Vec<(&LayerPlan, &str)> =
             plans.iter().zip(&layers).map(|(plan, (name, _))| (plan, name.as_str())).collect();
         let ready = self.unpack_all(package, &work, counter)?;
@@ -296,13 +294,8 @@ impl Store {
         let _lock = self.pull_locks.lock_blocking(plan.chain_id.as_str());
         let (source, size) = package.open(name)?;
         let mut source = counter.reading(source);
-        let ready = match self.catalog.ready(&plan.chain_id) {
-            Some(have) => have,
-            None => {
-                let unpacked = self.catalog.stage(plan, &mut source, &self.limits());
-                unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
-            }
-        };
+        let unpacked = self.catalog.receive_import(plan, &mut source, &self.limits());
+        let ready = unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?;
         counter.bytes(size.saturating_sub(source.seen())).map_err(given_up)?;
         counter.layer().map_err(given_up)?;
         Ok(ready)

@@ -195,6 +195,11 @@ pub(crate) fn verify(source: impl Read, blob: &Blob, diff_id: &Digest, limits: &
     hashed
 }
 
+/// Reads a layer whose blob is not known to its end and checks that it has this diff id. Writes nothing.
+pub(crate) fn verify_diff_id(mut source: impl Read, diff_id: &Digest, limits: &Limits) -> Result<(), UnpackError> {
+    hash(&mut Metered::new(&mut source, Hasher::sha256(), limits.layer_bytes), diff_id, limits)
+}
+
 fn hash(stored: &mut impl Read, diff_id: &Digest, limits: &Limits) -> Result<(), UnpackError> {
     let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
     let plain = BufReader::with_capacity(BUFFER, decompressed(stored, limits).map_err(read)?);

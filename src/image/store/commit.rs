@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::digest::Digest;
 use crate::layer::staged_layer::{Layer, Origin, Staged};
-use crate::layer::unpack::{Blob, UnpackError, unpack, verify};
+use crate::layer::unpack::{Blob, UnpackError, unpack, verify, verify_diff_id};
 use crate::limits::Limits;
 use crate::record::Image;
 use crate::store::catalog::{Catalog, ImageRecord, VERSION};
@@ -61,8 +61,23 @@ pub(crate) struct NewImage {
 }
 
 impl Catalog {
-    /// Returns a layer that is kept or staged, whatever its origin: for imports, which require
-    /// root.
+    /// Receives a layer from an archive: unpacks it, or only verifies it if it is in the store. The author
+    /// of an archive may know the digests of a layer without having its content.
+    pub(crate) fn receive_import(
+        &self,
+        plan: &LayerPlan,
+        source: impl Read,
+        limits: &Limits,
+    ) -> Result<ReadyLayer, UnpackError> {
+        let Some(ready) = self.ready(&plan.chain_id) else { return self.stage(plan, source, limits) };
+        match &plan.blob {
+            Some(blob) => verify(source, blob, &plan.diff_id, limits)?,
+            None => verify_diff_id(source, &plan.diff_id, limits)?,
+        }
+        Ok(ready)
+    }
+
+    /// Returns a layer that is kept or staged, whatever its origin.
     pub(crate) fn ready(&self, chain_id: &Digest) -> Option<ReadyLayer> {
         self.ready_where(chain_id, |_| true)
     }
