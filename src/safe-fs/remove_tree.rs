@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, ResolveFlags, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 /// Removes `path` with everything in it, following no link; a missing path is not an error.
@@ -19,15 +19,19 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
         Err(Errno::ISDIR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let top = open(CWD, path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let parent = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let top = open(parent.as_fd(), name)?;
     let mut fresh = 0;
     while empty_once(top.as_fd(), &mut fresh)? {}
     Ok(unlinkat(CWD, path, AtFlags::REMOVEDIR)?)
 }
 
+/// Opens a directory, unless it is a mount point: files of another file system are not part of the tree.
 fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(at, name, flags, Mode::empty())
+    rustix::fs::openat2(at, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)
 }
 
 /// Removes the entries of `top` and moves up deeper directories; returns whether there were any.
@@ -115,6 +119,24 @@ mod tests {
         let (again, gone) =
             (tree.clone(), little.spawn(move || (remove_tree(&tree), remove_tree(&tree))).unwrap().join().unwrap());
         assert!(gone.0.is_ok() && gone.1.is_ok() && !again.exists(), "{gone:?}");
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_mount_in_the_tree_keeps_its_files() {
+        let place = tempfile::tempdir().unwrap();
+        let (tree, other) = (place.path().join("tree"), place.path().join("other"));
+        fs::create_dir_all(&other).unwrap();
+        fs::write(other.join("file"), "x").unwrap();
+        for target in [tree.join("a/b"), tree.clone()] {
+            fs::create_dir_all(&target).unwrap();
+            rustix::mount::mount_bind(&other, &target).unwrap();
+            let removed = remove_tree(&tree);
+            rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH).unwrap();
+            assert!(removed.is_err() && other.join("file").exists(), "{}", target.display());
+            remove_tree(&tree).unwrap();
+            assert!(!tree.exists());
+        }
     }
 
     #[test]

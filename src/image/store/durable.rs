@@ -134,10 +134,7 @@ pub(crate) fn private_directory(path: &Path) -> Result<(), DiskError> {
 
 /// Removes a tree if it exists.
 pub(crate) fn remove_tree(path: &Path) -> Result<(), DiskError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
-        _ => Ok(()),
-    }
+    safe_fs::remove_tree::remove_tree(path).map_err(at("removing", path))
 }
 
 /// Removes a file if it exists.
