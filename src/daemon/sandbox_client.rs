@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use model::{ContainerId, ErrorClass, ErrorKind, Exit, Signal};
 use shim_protocol::{
-    AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, LogPath, Request, Response, Sandbox,
-    SandboxRequest, ShimError, ShimErrorKind,
+    AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, LaunchWarning, LaunchWarningKind,
+    LogPath, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -133,9 +133,12 @@ impl SandboxClient {
         &self,
         request: CreateRequest,
         log: Option<BorrowedFd<'_>>,
-    ) -> Result<(u32, Vec<String>), SandboxError> {
+    ) -> Result<(u32, Vec<LaunchWarning>), SandboxError> {
         match self.call(Request::Create(request), log.as_slice()).await? {
-            Response::Created { pid, warnings } => Ok((pid, warnings)),
+            Response::Created { pid, warnings, launch_warnings } if launch_warnings.is_empty() => {
+                Ok((pid, warnings.into_iter().map(|message| LaunchWarningKind::Other.warning(message)).collect()))
+            }
+            Response::Created { pid, warnings: _, launch_warnings } => Ok((pid, launch_warnings)),
             _ => Err(SandboxError::Mismatch),
         }
     }

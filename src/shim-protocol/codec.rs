@@ -25,7 +25,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
 mod tests {
     use super::*;
     use crate::{
-        Event, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest,
+        Event, LaunchWarningKind, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage,
+        ShimRequest,
     };
 
     #[test]
@@ -51,6 +52,16 @@ mod tests {
         let ShimMessage::Response { result: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
         assert_eq!(failure, ShimError { kind: ShimErrorKind::Internal, message: "m".into() });
         assert!(decode::<ShimRequest>(br#"{"number":1,"request":{"dance":{}}}"#).is_err());
+    }
+
+    #[test]
+    fn created_containers_of_older_and_newer_shims_are_decoded() {
+        let older = br#"{"created":{"pid":7,"warnings":["w"]}}"#;
+        let Response::Created { pid: 7, warnings, launch_warnings } = decode(older).unwrap() else { panic!() };
+        assert_eq!((warnings, launch_warnings), (vec!["w".to_owned()], vec![]));
+        let newer = br#"{"created":{"pid":7,"warnings":["w"],"launch_warnings":[{"kind":"too_blue","message":"w"}]}}"#;
+        let Response::Created { launch_warnings, .. } = decode(newer).unwrap() else { panic!() };
+        assert_eq!(launch_warnings, [LaunchWarningKind::Other.warning("w")]);
     }
 
     #[test]

@@ -18,8 +18,9 @@ mod message;
 pub use codec::{FrameError, decode, encode};
 pub use launch_config::{CgroupMount, CgroupPaths, LaunchConfig, LogPath, Overlay};
 pub use message::{
-    AttachFrame, AttachRequest, ContainerReport, CreateRequest, Event, ExecRequest, ExecStreamRequest, PodNamespaces,
-    Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest, Stdio,
+    AttachFrame, AttachRequest, ContainerReport, CreateRequest, Event, ExecRequest, ExecStreamRequest, LaunchWarning,
+    LaunchWarningKind, PodNamespaces, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind,
+    ShimMessage, ShimRequest, Stdio,
 };
 
 /// The version of the protocol. It is incremented with every change that an older side would

@@ -180,11 +180,14 @@ pub enum Response {
         opens_paths: bool,
     },
     SandboxCreated(Sandbox),
-    /// The container's first process waits for Start. `warnings` list the settings that this host
-    /// could not apply.
+    /// The container's first process waits for Start.
     Created {
         pid: u32,
+        /// The messages of `launch_warnings`, for a daemon that does not know that field.
         warnings: Vec<String>,
+        /// The settings that this host could not apply. An older shim sends only `warnings`.
+        #[serde(default)]
+        launch_warnings: Vec<LaunchWarning>,
     },
     ExecStarted {
         pid: u32,
@@ -194,6 +197,44 @@ pub enum Response {
         containers: Vec<ContainerReport>,
     },
     Done,
+}
+
+/// A setting of a container that the host could not apply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchWarning {
+    pub kind: LaunchWarningKind,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaunchWarningKind {
+    /// The OOM score adjustment is not the requested one.
+    OomScoreAdj,
+    /// A resource limit is lower than requested.
+    Rlimit,
+    /// The container has no session keyring.
+    Keyring,
+    /// Mounts below the source of a mount have the ids of the host.
+    IdMap,
+    /// Anything else, such as a kind of a newer shim.
+    #[serde(other)]
+    Other,
+}
+
+impl LaunchWarningKind {
+    pub fn warning(self, message: impl Into<String>) -> LaunchWarning {
+        LaunchWarning { kind: self, message: message.into() }
+    }
+}
+
+impl Response {
+    /// Returns the response to [`Request::Create`].
+    #[must_use]
+    pub fn created(pid: u32, launch_warnings: Vec<LaunchWarning>) -> Self {
+        let warnings = launch_warnings.iter().map(|warning| warning.message.clone()).collect();
+        Self::Created { pid, warnings, launch_warnings }
+    }
 }
 
 /// The paths of the pod's namespaces.

@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
-use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
+use shim_protocol::{CreateRequest, LaunchConfig, LaunchWarning, LaunchWarningKind, Overlay};
 use sys::fork::SingleThread;
 
 use super::cgroup_join::CgroupFds;
@@ -59,7 +59,7 @@ struct Launcher<'a> {
     bundle: PathBuf,
     /// libcontainer waits for hooks before it enters the root.
     gated: bool,
-    warnings: Vec<String>,
+    warnings: Vec<LaunchWarning>,
     shared: Option<SharedPidNs>,
 }
 
@@ -68,7 +68,7 @@ struct Launcher<'a> {
 pub(super) struct CreatedProcess {
     pub(super) pid: u32,
     /// The settings that the host could not apply.
-    pub(super) warnings: Vec<String>,
+    pub(super) warnings: Vec<LaunchWarning>,
     /// It waits at `ContainerStdio::go`, not at libcontainer's socket.
     pub(super) waits: bool,
 }
@@ -273,7 +273,8 @@ impl<'a> Launcher<'a> {
         if let Err(error) = file.and_then(|file| set_oom_score(file, requested.unwrap_or(0)))
             && let Some(score) = requested
         {
-            self.warnings.push(format!("oom_score_adj {score} could not be set: {error}"));
+            let message = format!("oom_score_adj {score} could not be set: {error}");
+            self.warnings.push(LaunchWarningKind::OomScoreAdj.warning(message));
         }
     }
 

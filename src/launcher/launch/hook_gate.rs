@@ -86,7 +86,7 @@ pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
         match null.and_then(|()| serve_gate(alone, &gate, &ours)) {
             Ok(()) => 0,
             Err(error) => {
-                gate.stages.report_failure(&format!("keeping the gate: {error}"));
+                gate.stages.report_gate_failure(&format!("keeping the gate: {error}"));
                 1
             }
         }
@@ -126,31 +126,35 @@ fn serve_gate(alone: SingleThread, gate: &HookGate, socket: &OwnedFd) -> io::Res
         // libcontainer did not come so far.
         _ => return Ok(()),
     };
-    let done = ContainerNamespaces::of(pid).map_err(|e| format!("finding the container's first process: {e}"));
-    let done = done.and_then(|inside| {
-        settle(alone, gate, &inside)?;
-        run_hooks(alone, gate, &inside, pid).map_err(|e| e.to_string())
-    });
-    match done {
-        Ok(()) => sys::seqpacket::send(socket, PASS, &[]),
-        Err(words) => {
-            if !words.is_empty() {
-                gate.stages.report_failure(&words);
-            }
-            // It waits for a word that will not come.
-            sys::signal::send(pid, 9).ok();
-            sys::seqpacket::send(socket, b"no", &[])
-        }
+    let passed = ContainerNamespaces::of(pid)
+        .map_err(|e| GateError::Failed(format!("finding the container's first process: {e}")))
+        .and_then(|inside| {
+            settle(alone, gate, &inside)?;
+            run_hooks(alone, gate, &inside, pid).map_err(|e| GateError::Failed(e.to_string()))
+        });
+    let Err(error) = passed else { return sys::seqpacket::send(socket, PASS, &[]) };
+    if let GateError::Failed(reason) = error {
+        gate.stages.report_gate_failure(&reason);
     }
+    // It waits for a message that will not come.
+    sys::signal::send(pid, 9).ok();
+    sys::seqpacket::send(socket, b"no", &[])
+}
+
+/// The reason why the gate stays closed.
+enum GateError {
+    /// The process that made the mounts has reported it.
+    Reported,
+    Failed(String),
 }
 
 /// Makes the mounts from a child that is in the container's namespaces, and in its root, as its first process will be. It
 /// tells itself what went wrong.
-fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), String> {
+fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), GateError> {
     let told = |done: Result<(), String>| match done {
         Ok(()) => 0,
         Err(words) => {
-            gate.stages.report_failure(&words);
+            gate.stages.report_gate_failure(&words);
             1
         }
     };
@@ -167,9 +171,10 @@ fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) ->
         }
         Ok(()) => work(),
     });
-    let status =
-        child.and_then(|child| sys::child_wait::reap(child.as_raw())).map_err(|e| format!("making the mounts: {e}"))?;
-    if status.exit_status() == Some(0) { Ok(()) } else { Err(String::new()) }
+    let status = child
+        .and_then(|child| sys::child_wait::reap(child.as_raw()))
+        .map_err(|e| GateError::Failed(format!("making the mounts: {e}")))?;
+    if status.exit_status() == Some(0) { Ok(()) } else { Err(GateError::Reported) }
 }
 
 fn run_hooks(

@@ -10,6 +10,7 @@ use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::unistd::Pid;
 use oci_spec::runtime::{Hook, Linux, LinuxNamespaceType, Process};
+use shim_protocol::LaunchWarningKind;
 use sys::fork::SingleThread;
 
 use crate::io::console;
@@ -127,6 +128,11 @@ impl LaunchStages {
         rejoin(propagation)
     }
 
+    /// Reports to the shim why the hook gate stays closed.
+    pub(crate) fn report_gate_failure(&self, reason: &str) {
+        send(&self.report, &Report::HookGateFailed(truncate(reason.to_owned())), &[]);
+    }
+
     /// Tells the shim why there will be no container.
     pub(crate) fn report_failure(&self, words: &str) {
         send(&self.report, &Report::Failed(truncate(words.to_owned())), &[]);
@@ -135,7 +141,7 @@ impl LaunchStages {
     /// After libcontainer has entered the root, before the container counts as created.
     fn pre_create(&self) -> Result<(), String> {
         if let Some(warning) = join_keyring(self.process(), self.proc()).map_err(|e| e.to_string())? {
-            send(&self.report, &Report::Warning(warning.to_owned()), &[]);
+            send(&self.report, &Report::Warning(LaunchWarningKind::Keyring.warning(warning)), &[]);
         }
         let mut propagation = self.propagation()?;
         if self.has_terminal() {

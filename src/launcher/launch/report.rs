@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
-use shim_protocol::ShimErrorKind;
+use shim_protocol::{LaunchWarning, ShimErrorKind};
 
 /// From the launcher, or from the container's first process before it runs its program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -12,18 +12,21 @@ pub enum Report {
     /// libcontainer's own words about what went wrong; its errors say little.
     Trace(String),
     /// A setting that this host could not apply.
-    Warning(String),
+    Warning(LaunchWarning),
     /// The terminal's master side comes beside this.
     Console,
     /// The log comes beside this.
     Log,
     Created {
         pid: u32,
-        warnings: Vec<String>,
+        warnings: Vec<LaunchWarning>,
         /// It waits at the shim's own pipe for its start, not at libcontainer's socket.
         waits: bool,
     },
     Failed(String),
+    /// The mounts or a hook failed at the hook gate. libcontainer reports that its own hook, which waited
+    /// there, exited: the shim ignores its messages.
+    HookGateFailed(String),
     Refused {
         kind: ShimErrorKind,
         words: String,
@@ -96,10 +99,6 @@ pub(crate) mod trace {
         fn event(&self, event: &Event<'_>) {
             let mut words = Words(String::new());
             event.record(&mut words);
-            // Its one hook is ours: whoever made it fail has told why.
-            if words.0.contains("hook command exited") {
-                return;
-            }
             send(&self.0, &Report::Trace(truncate(words.0)), &[]);
         }
         fn enter(&self, _: &Id) {}

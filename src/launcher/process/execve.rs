@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use oci_spec::runtime::{Capabilities, LinuxCapabilities, PosixRlimitType, Process};
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use shim_protocol::{LaunchWarning, LaunchWarningKind};
 use sys::keyring::SessionKeyring;
 
 use crate::process::capabilities::{bits, held};
@@ -185,19 +186,17 @@ fn clamp(asked: u64, hard: Option<u64>) -> u64 {
 }
 
 /// The limits that this host cannot give, in words.
-pub(crate) fn clamped_limits(process: &Process) -> Vec<String> {
-    let mut words = Vec::new();
+pub(crate) fn clamped_limits(process: &Process) -> Vec<LaunchWarning> {
+    let mut warnings = Vec::new();
     for limit in process.rlimits().iter().flatten() {
         let hard = clamp(limit.hard(), rustix::process::getrlimit(resource(limit.typ())).maximum);
         if hard != limit.hard() {
-            words.push(format!(
-                "{} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing",
-                limit.typ(),
-                limit.hard()
-            ));
+            let (name, requested) = (limit.typ(), limit.hard());
+            let message = format!("{name} is {hard} instead of {requested}: CAP_SYS_RESOURCE is missing");
+            warnings.push(LaunchWarningKind::Rlimit.warning(message));
         }
     }
-    words
+    warnings
 }
 
 fn resource(kind: PosixRlimitType) -> Resource {

@@ -15,7 +15,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
 };
-use shim_protocol::{CgroupMount, CgroupPaths};
+use shim_protocol::{CgroupMount, CgroupPaths, LaunchWarning, LaunchWarningKind};
 use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
 use super::mount_target::{allowed, find_or_create, open_in_root};
@@ -99,7 +99,7 @@ pub(crate) fn prepare(
     cgroup: &CgroupPaths,
     label: Option<&str>,
     ids: &mut IdMaps,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<LaunchWarning>,
 ) -> Result<Vec<PreparedMount>, MountError> {
     let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
     ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, label, ids, warnings)).collect()
@@ -111,7 +111,7 @@ fn prepare_one(
     cgroup: &CgroupPaths,
     label: Option<&str>,
     ids: &mut IdMaps,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<LaunchWarning>,
 ) -> Result<PreparedMount, MountError> {
     let target = mount.destination().clone();
     let kind = mount.typ().as_deref().unwrap_or("bind");
@@ -133,7 +133,7 @@ fn bind(
     mount: &Mount,
     options: &MountOptions,
     ids: &mut IdMaps,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<LaunchWarning>,
 ) -> Result<MountKind, MountError> {
     let target = mount.destination();
     let from = mount.source().clone().unwrap_or_default();
@@ -154,8 +154,9 @@ fn bind(
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     if ids.map(mount, &tree, options.reach).map_err(|source| ids_refused(target, &from, source))? == Mapped::TopAlone {
         let (target, from) = (target.display(), from.display());
-        warnings
-            .push(format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does"));
+        let message =
+            format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does");
+        warnings.push(LaunchWarningKind::IdMap.warning(message));
     }
     options.apply(&tree).map_err(step("setting its attributes"))?;
     Ok(MountKind::Tree { mount: tree, directory })

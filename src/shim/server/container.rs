@@ -10,7 +10,7 @@ use std::time::Instant;
 use launcher::io::stdio::Streams;
 use model::{ContainerState, Exit};
 use nix::unistd::Pid;
-use shim_protocol::{LaunchConfig, ShimErrorKind};
+use shim_protocol::{LaunchConfig, LaunchWarning, ShimErrorKind};
 
 use crate::server::log_reopen::LogReopening;
 use crate::server::poststart_hooks::PoststartHooks;
@@ -72,9 +72,11 @@ pub(crate) struct Launching {
     /// libcontainer's words, in case it fails.
     pub(crate) trace: Vec<String>,
     /// The settings that the stages could not apply.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) warnings: Vec<LaunchWarning>,
     /// What a stage of ours said: more telling than what libcontainer makes of it.
     pub(crate) failure: Option<(ShimErrorKind, String)>,
+    /// `failure` is the cause of all that libcontainer reports.
+    pub(crate) hook_gate_failed: bool,
 }
 
 impl Container {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use model::{AbnormalExit, ContainerId, ContainerState, Exit};
-use shim_protocol::{Response, ShimError, ShimErrorKind};
+use shim_protocol::{LaunchWarning, Response, ShimError, ShimErrorKind};
 
 use crate::server::container::{Caller, Container, Launching, State};
 use crate::server::poller::Source;
@@ -36,6 +36,10 @@ impl Shim {
                 Ok(Some((Report::Failed(words), _))) => {
                     launching.failure.get_or_insert((ShimErrorKind::Refused, words));
                 }
+                Ok(Some((Report::HookGateFailed(reason), _))) => {
+                    launching.failure.get_or_insert((ShimErrorKind::Refused, reason));
+                    launching.hook_gate_failed = true;
+                }
                 Ok(Some((Report::Refused { kind, words }, _))) => {
                     launching.failure.get_or_insert((kind, words));
                 }
@@ -53,7 +57,7 @@ impl Shim {
         }
     }
 
-    fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<String>, waits: bool) {
+    fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<LaunchWarning>, waits: bool) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(pid) = NonZeroU32::new(pid) else { return };
         let placeholder = State::Settled(ContainerState::Created { pid });
@@ -66,7 +70,7 @@ impl Shim {
         container.state = State::Created { pid, started, go: waits.then_some(go) };
         self.watch_output(id);
         let warnings = told.into_iter().chain(warnings).collect();
-        self.reply(caller, Ok(Response::Created { pid: pid.get(), warnings }));
+        self.reply(caller, Ok(Response::created(pid.get(), warnings)));
         if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
             self.ended(id, code);
         }
@@ -76,7 +80,12 @@ impl Shim {
     pub(super) fn launch_failed(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.remove(id) else { return };
         container.kill_rest();
-        if let State::Launching(Launching { caller, report, started, trace, failure, .. }) = container.state {
+        if let State::Launching(Launching { caller, report, started, mut trace, failure, hook_gate_failed, .. }) =
+            container.state
+        {
+            if hook_gate_failed {
+                trace.clear();
+            }
             // A first process that has its filter already has nothing else to tell it by.
             let told = Some(why_not(&started)).filter(|words| !words.is_empty());
             let told = told.map(|words| (ShimErrorKind::Refused, words)).or(failure);

@@ -101,6 +101,7 @@ impl Shim {
             trace: Vec::new(),
             warnings: Vec::new(),
             failure: None,
+            hook_gate_failed: false,
         });
         let container = Container {
             dir: request.dir.clone(),

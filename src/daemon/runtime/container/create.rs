@@ -12,7 +12,7 @@ use config::OomPolicy;
 use model::resources::LimitsPatch;
 use model::{ContainerId, ContainerSpec, ContainerState, PodSpec, PodState};
 use security::relabel;
-use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay};
+use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, LaunchWarning, LaunchWarningKind, Overlay};
 use tracing::Instrument as _;
 
 use super::create_error::CreateError;
@@ -103,11 +103,11 @@ impl Runtime {
         };
         let (pid, warnings) = created.map_err(|e| CreateError::Shim(draft.id.clone(), e))?;
         failpoint::at("create.launch")?;
-        for warning in &warnings {
-            if draft.oom_policy == OomPolicy::Require && warning.starts_with("oom_score_adj") {
-                return Err(CreateError::OomScore(warning.clone()));
+        for LaunchWarning { kind, message } in warnings {
+            if kind == LaunchWarningKind::OomScoreAdj && draft.oom_policy == OomPolicy::Require {
+                return Err(CreateError::OomScore(message));
             }
-            tracing::warn!(container = %draft.id, warning);
+            tracing::warn!(container = %draft.id, "{message}");
         }
         let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), SandboxError::Mismatch))?;
         self.publish_container(draft, pid)
