@@ -1,4 +1,4 @@
-//! The performance budgets of crisp. ARCHITECTURE.md has the same table, and a test compares the two.
+//! The performance budgets of crisp. docs/performance.md has the same table, and a test compares the two.
 
 use super::statistics::{Ratio, median};
 use super::{Measured, Report};

@@ -14,7 +14,7 @@
 //! an error with the name of the field is clearer than a failed system call, and an invalid file
 //! affects only its own devices.
 //!
-//! The crate `container-device-interface` (1.1.1) does the same and is not used: see ARCHITECTURE.md.
+//! The crate `container-device-interface` (1.1.1) does the same and is not used: see docs/decisions.
 //! The rules are those of the CDI specification 1.1.0, and otherwise those of its Go library, which
 //! containerd and CRI-O use.
 
