@@ -16,6 +16,7 @@ mod cdi;
 mod cli;
 mod container;
 mod daemon;
+mod docs;
 mod dra;
 mod examples;
 mod images;

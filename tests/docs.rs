@@ -1,0 +1,245 @@
+//! The documentation against the code: links, paths, test names, promises.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Returns the paths of all files below `dir` with the extension `extension`, relative to the repository.
+fn files(dir: &str, extension: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut dirs = vec![PathBuf::from(dir)];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(root().join(&dir)).unwrap() {
+            let entry = entry.unwrap();
+            let path = dir.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|it| it == extension) {
+                found.push(path.to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn pages() -> Vec<String> {
+    let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
+    let top = top.into_iter().filter(|path| root().join(path).exists()).map(str::to_owned);
+    top.chain(files("docs", "md")).collect()
+}
+
+/// Returns the text between backticks in one line.
+fn code(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+fn lines_outside_code_blocks(text: &str) -> impl Iterator<Item = &str> {
+    let mut block = false;
+    text.lines().filter(move |line| {
+        let fence = line.starts_with("```");
+        block ^= fence;
+        !block && !fence
+    })
+}
+
+/// Returns the anchor of a heading, as forges compute it.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    words
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+fn has_test(text: &str) -> bool {
+    text.contains("#[test]") || text.contains("#[tokio::test")
+}
+
+/// Returns the source file of a module of this test program.
+fn module_file(module: &str) -> Option<PathBuf> {
+    let path = root().join("tests").join(module.replace("::", "/"));
+    [path.with_extension("rs"), path.join("mod.rs")].into_iter().find(|file| file.exists())
+}
+
+/// Returns why `name` does not lead to a test, or `None` if it does.
+///
+/// A name is a test of this program (`module::test`), one of its modules (`module`), or the path of a file or folder
+/// with tests.
+fn missing_test(name: &str) -> Option<String> {
+    if name.contains('/') {
+        let path = root().join(name);
+        let sources = match path.is_dir() {
+            true => files(name, "rs"),
+            false => vec![name.to_owned()],
+        };
+        let fuzz = name.starts_with("tests/fuzz");
+        let found =
+            sources.iter().any(|source| fs::read_to_string(root().join(source)).is_ok_and(|text| has_test(&text)));
+        return (!found && !(fuzz && path.exists())).then(|| format!("{name} has no test"));
+    }
+    if let Some((module, function)) = name.rsplit_once("::") {
+        let text = module_file(module).map(|file| fs::read_to_string(file).unwrap()).unwrap_or_default();
+        if text.contains(&format!("fn {function}()")) {
+            return None;
+        }
+    }
+    module_file(name).is_none().then(|| format!("there is no test {name}"))
+}
+
+#[test]
+fn every_link_in_the_docs_leads_somewhere() {
+    for page in pages() {
+        let text = read(&page);
+        let dir = Path::new(&page).parent().unwrap();
+        for line in lines_outside_code_blocks(&text) {
+            for link in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+                if link.contains("://") {
+                    continue;
+                }
+                let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+                let target = if path.is_empty() { root().join(&page) } else { root().join(dir).join(path) };
+                assert!(target.exists(), "{page}: broken link {link}");
+                if !heading.is_empty() {
+                    let text = fs::read_to_string(&target).unwrap();
+                    let found = lines_outside_code_blocks(&text).any(|it| it.starts_with('#') && anchor(it) == heading);
+                    assert!(found, "{page}: no heading for {link}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_path_in_the_docs_exists() {
+    let folders = ["src/", "tests/", "docs/", "hack/", "runtime-config/", "proto/", "examples/"];
+    for page in pages() {
+        if page == "CHANGELOG.md" {
+            continue;
+        }
+        for line in lines_outside_code_blocks(&read(&page)) {
+            for token in code(line) {
+                let plain = !token.contains(|c: char| c.is_whitespace() || "*<>{$|".contains(c));
+                if plain && folders.iter().any(|folder| token.starts_with(folder)) && token.to_uppercase() != token {
+                    let path = token.trim_end_matches('/');
+                    let placeholder = path.contains("NAME") || path.contains("TARGET");
+                    assert!(placeholder || root().join(path).exists(), "{page}: there is no {token}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_test_that_the_docs_name_exists() {
+    let modules: BTreeSet<_> = read("tests/main.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';').map(str::to_owned))
+        .collect();
+    for page in pages() {
+        for line in lines_outside_code_blocks(&read(&page)) {
+            for token in code(line).filter(|token| token.contains("::") && !token.ends_with("::")) {
+                let first = token.split("::").next().unwrap();
+                if modules.contains(first) {
+                    assert_eq!(missing_test(token), None, "{page}");
+                }
+            }
+        }
+    }
+}
+
+/// The rows of a table of promises: the promise, and the tests that show it.
+fn promises(text: &str) -> Vec<(String, Vec<String>)> {
+    let rows = text.lines().filter(|line| line.starts_with("| ")).filter_map(|line| {
+        let (promise, tests) = line.strip_prefix('|')?.strip_suffix('|')?.rsplit_once('|')?;
+        Some((promise.trim().to_owned(), code(tests).map(str::to_owned).collect()))
+    });
+    rows.filter(|(promise, _)| !promise.starts_with("promise")).collect()
+}
+
+fn check_promises(text: &str) -> Result<usize, String> {
+    let rows = promises(text);
+    let mut seen = BTreeSet::new();
+    for (promise, tests) in &rows {
+        if !seen.insert(promise) {
+            return Err(format!("listed twice: {promise}"));
+        }
+        let tests: Vec<_> = tests.iter().filter(|test| !test.starts_with("hack/")).collect();
+        if tests.is_empty() {
+            return Err(format!("no test for: {promise}"));
+        }
+        for test in tests {
+            if let Some(missing) = missing_test(test) {
+                return Err(format!("{promise}: {missing}"));
+            }
+        }
+    }
+    Ok(rows.len())
+}
+
+fn section<'a>(text: &'a str, heading: &str) -> &'a str {
+    let start = text.find(heading).unwrap_or_else(|| panic!("there is no heading {heading}"));
+    let body = &text[start + heading.len()..];
+    &body[..body.find("\n## ").unwrap_or(body.len())]
+}
+
+#[test]
+fn every_promise_has_a_test_that_exists() {
+    let testing = read("docs/testing.md");
+    let count = check_promises(section(&testing, "## Promises")).unwrap();
+    assert!(count > 90, "{count}");
+}
+
+#[test]
+fn a_promise_without_an_existing_test_is_an_error() {
+    let bad = [
+        "| A promise | |",
+        "| A promise | nothing yet |",
+        "| A promise | `hack/dev bench` |",
+        "| A promise | `docs::no_such_test` |",
+        "| A promise | `nomodule` |",
+        "| A promise | `src/model/lib.rs` |",
+        "| A promise | `src/no/such/file.rs` |",
+        "| A promise | `docs` |\n| A promise | `docs` |",
+    ];
+    for row in bad {
+        assert!(check_promises(row).is_err(), "{row}");
+    }
+    let good = "| promise | shown by |\n|---|---|\n| One | `docs::every_promise_has_a_test_that_exists` |\n\
+                | Two | `attacks`, `src/cgroup/tests.rs`; its time by `hack/dev bench scale` |";
+    assert_eq!(check_promises(good), Ok(2));
+}
+
+#[test]
+fn every_test_file_belongs_to_a_promise_or_an_attack() {
+    let listed = format!("{}{}", section(&read("docs/testing.md"), "## Promises"), read("docs/attacks.md"));
+    let mut unlisted = Vec::new();
+    for file in files("tests", "rs") {
+        let tested = !file.starts_with("tests/fuzz") && !file.starts_with("tests/support") && has_test(&read(&file));
+        let module =
+            file.trim_start_matches("tests/").trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+        let first = module.split("::").next().unwrap();
+        let ways = [
+            format!("`{file}`"),
+            format!("`{module}`"),
+            format!("`{module}::"),
+            format!("`{first}`"),
+            format!("`tests/{first}/`"),
+            format!("`tests/{first}`"),
+        ];
+        let own = module == "docs";
+        if tested && !own && !ways.iter().any(|way| listed.contains(way)) {
+            unlisted.push(file);
+        }
+    }
+    assert!(unlisted.is_empty(), "no promise and no attack names {unlisted:?}");
+}
