@@ -48,7 +48,7 @@ use crate::rootfs::{device_nodes, image_mount, locked_mounts, lowerdirs};
 struct Launcher<'a> {
     request: &'a CreateRequest,
     spec: Spec,
-    config: LaunchConfig,
+    config: &'a LaunchConfig,
     process: Process,
     userns: Option<UserNsLaunch>,
     ids: IdMaps,
@@ -76,11 +76,12 @@ pub(super) struct CreatedProcess {
 /// Creates a container.
 pub(super) fn run(
     request: &CreateRequest,
+    config: &LaunchConfig,
     stdio: ContainerStdio,
     pod_proc: Option<BorrowedFd<'_>>,
 ) -> Result<CreatedProcess, LaunchError> {
-    let mut launcher = Launcher::read(request, pod_proc)?;
-    client_paths::prepare(&launcher.config, &stdio.report)?;
+    let mut launcher = Launcher::new(request, config, pod_proc)?;
+    client_paths::prepare(launcher.config, &stdio.report)?;
     let filter = launcher.read_filter()?;
     launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
     let mut prepared = launcher.prepare_mounts()?;
@@ -124,13 +125,16 @@ fn enter_shared_pid_ns(container: &mut Container, outside: i32, stages: &LaunchS
 }
 
 impl<'a> Launcher<'a> {
-    /// Reads the configuration from the container's directory.
-    fn read(request: &'a CreateRequest, pod_proc: Option<BorrowedFd<'_>>) -> Result<Self, LaunchError> {
+    /// Reads the OCI configuration from the container's directory.
+    fn new(
+        request: &'a CreateRequest,
+        config: &'a LaunchConfig,
+        pod_proc: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, LaunchError> {
         let dir = &request.dir;
         let mut spec: Spec = read(dir, "config.json")?;
         let shim = nix::unistd::getppid().as_raw();
         let shared = SharedPidNs::take(&mut spec, shim, pod_proc).map_err(step("opening the shared PID namespace"))?;
-        let config: LaunchConfig = read(dir, LaunchConfig::FILE)?;
         let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
         let userns = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
         let ids = match &userns {
@@ -179,7 +183,7 @@ impl<'a> Launcher<'a> {
         // Hooks of the host may need all mounts.
         if !self.gated {
             let unified = cgroup_fds.unified(&self.spec);
-            let pivoted = needed_paths(&self.request.dir, &self.spec, &self.config)
+            let pivoted = needed_paths(&self.request.dir, &self.spec, self.config)
                 .and_then(|paths| pivot_to_minimal_mounts(&paths, unified.as_deref(), &self.bundle));
             if let Err(error) = pivoted {
                 crate::log(format_args!("launching among all mounts of the host: {error}"));
@@ -196,7 +200,7 @@ impl<'a> Launcher<'a> {
             let devices = self.spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
             prepared.splice(0..0, device_nodes::prepare(devices, &userns.ids, label, rootfs)?);
         }
-        prepared.extend(image_mount::prepare(&self.mounts, &self.config, label, rootfs, &mut self.ids)?);
+        prepared.extend(image_mount::prepare(&self.mounts, self.config, label, rootfs, &mut self.ids)?);
         if let Some(userns) = &self.userns {
             locked_mounts::lock(prepared, userns.user.as_fd(), rootfs).map_err(step("locking the mounts"))?;
         }

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::unistd::Pid;
-use shim_protocol::{CreateRequest, ShimErrorKind};
+use shim_protocol::{CreateRequest, LaunchConfig, ShimErrorKind};
 use sys::fork::SingleThread;
 
 use crate::launch::create::CreatedProcess;
@@ -85,9 +85,14 @@ pub struct ContainerStdio {
     pub(crate) go: OwnedFd,
 }
 
-/// Starts the launch. Its outcome arrives at `ContainerStdio::report`. `pod_proc` is a mount namespace whose root
-/// is the proc file system of the pod's PID namespace, where it has one.
-pub fn launch(request: &CreateRequest, stdio: ContainerStdio, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Pid> {
+/// Starts the launcher, which gets `config` by the fork. Its result arrives at `ContainerStdio::report`. `pod_proc` is
+/// a mount namespace whose root is the proc file system of the pod's PID namespace, if it has one.
+pub fn launch(
+    request: &CreateRequest,
+    config: &LaunchConfig,
+    stdio: ContainerStdio,
+    pod_proc: Option<BorrowedFd<'_>>,
+) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {
         let ContainerStdio { stdin, stdout, stderr, report, started, go } = &stdio;
         let mut keep: Vec<_> = [stdin, stdout, stderr, report, started, go].map(|fd| fd.as_fd()).into();
@@ -96,7 +101,7 @@ pub fn launch(request: &CreateRequest, stdio: ContainerStdio, pod_proc: Option<B
             Ok(report) => report,
             Err(_) => return 1,
         };
-        match create::run(request, stdio, pod_proc) {
+        match create::run(request, config, stdio, pod_proc) {
             Ok(CreatedProcess { pid, warnings, waits }) => {
                 send(&report, &Report::Created { pid, warnings, waits }, &[]);
                 0

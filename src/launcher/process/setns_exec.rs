@@ -13,9 +13,10 @@ use std::path::Path;
 use model::UserNs;
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::Pid;
-use oci_spec::runtime::{Process, Spec};
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespace, Process};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
+use serde::Deserialize;
 use shim_protocol::{ExecRequest, LaunchConfig};
 use sys::fork::SingleThread;
 use sys::sibling::{ConfinedCall, PreparedPid, SiblingPid};
@@ -134,9 +135,35 @@ pub fn exec(
     Ok(ExecProcess { between: between.map_err(step("forking"))?, program })
 }
 
+/// The part of the OCI configuration that an exec needs.
+///
+/// Every exec reads the file again, since the shim keeps no OCI configuration: there is one shim per pod, and most
+/// containers never run an exec. Only these fields are parsed; the rest, such as mounts and annotations, is skipped.
+#[derive(Debug, Deserialize)]
+struct ExecSpec {
+    process: Option<Process>,
+    linux: Option<ExecNamespaces>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ExecNamespaces {
+    namespaces: Option<Vec<LinuxNamespace>>,
+    uid_mappings: Option<Vec<LinuxIdMapping>>,
+    gid_mappings: Option<Vec<LinuxIdMapping>>,
+}
+
+impl ExecNamespaces {
+    /// Returns the ids of the container's user namespace, if it has one.
+    fn ids(self) -> Option<UserNs> {
+        let Self { namespaces, uid_mappings, gid_mappings } = self;
+        idmap::of_namespaces(namespaces.as_deref(), uid_mappings.as_deref(), gid_mappings.as_deref())
+    }
+}
+
 fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError> {
-    let spec: Spec = read(dir, "config.json")?;
-    let mut process = spec.process().clone().ok_or(ExecError::NoProcess)?;
+    let ExecSpec { process, linux } = read(dir, "config.json")?;
+    let mut process = process.ok_or(ExecError::NoProcess)?;
     if mode == ExecMode::Terminal {
         console::name_terminal(&mut process);
     }
@@ -154,7 +181,7 @@ fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError>
         proc: ProcFs::of_host().map_err(step("opening /proc"))?,
         oom_score_adj: launch.oom_score_adj.unwrap_or(0),
         null: null().map_err(step("opening /dev/null"))?,
-        ids: idmap::of_container(&spec),
+        ids: linux.and_then(ExecNamespaces::ids),
         container: pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?,
         alone: SingleThread::check().map_err(step("forking"))?,
     })

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use model::{IdMapping, UserNs};
 use nix::sched::CloneFlags;
-use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespace, LinuxNamespaceType, Mount, Spec};
 use sys::mount::{Reach, map_ids};
 
 use crate::namespaces::create_user_ns;
@@ -13,8 +13,17 @@ use crate::namespaces::create_user_ns;
 /// The ids of a container that has a user namespace.
 pub(crate) fn of_container(spec: &Spec) -> Option<UserNs> {
     let linux = spec.linux().as_ref()?;
-    let own = linux.namespaces().iter().flatten().any(|space| space.typ() == LinuxNamespaceType::User);
-    own.then(|| ids(linux.uid_mappings().as_deref(), linux.gid_mappings().as_deref()))
+    of_namespaces(linux.namespaces().as_deref(), linux.uid_mappings().as_deref(), linux.gid_mappings().as_deref())
+}
+
+/// Returns the ids of a container whose OCI configuration has these fields, if it has a user namespace.
+pub(crate) fn of_namespaces(
+    namespaces: Option<&[LinuxNamespace]>,
+    uids: Option<&[LinuxIdMapping]>,
+    gids: Option<&[LinuxIdMapping]>,
+) -> Option<UserNs> {
+    let has_user_ns = namespaces.iter().copied().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::User);
+    has_user_ns.then(|| ids(uids, gids))
 }
 
 fn ids(uids: Option<&[LinuxIdMapping]>, gids: Option<&[LinuxIdMapping]>) -> UserNs {

@@ -89,7 +89,7 @@ impl Shim {
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone());
         let pod_proc = self.pod.as_ref().and_then(|pod| pod.proc.as_ref()).map(|proc| proc.as_fd());
-        let launcher = launch::launch(request, stdio, pod_proc)
+        let launcher = launch::launch(request, &settings, stdio, pod_proc)
             .inspect_err(|_| self.poller.forget(&report, &source))
             .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
         let state = State::Launching(Launching {
