@@ -10,7 +10,7 @@ use super::{OciError, SpecInputs};
 /// has the same mappings and that they contain its user and groups.
 pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciError> {
     let asked = &given.container.security.namespaces;
-    let ids = given.pod.security.namespaces.user.as_ref();
+    let ids = given.pod.spec.security.namespaces.user.as_ref();
     if asked.user.as_ref() != ids {
         return Err(OciError::NotThePodsIds);
     }
@@ -28,16 +28,16 @@ pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciEr
     let others = |gid: &u32| {
         if security.supplemental_groups.contains(gid) {
             "config.linux.security_context.supplemental_groups"
-        } else if given.edits.groups.contains(gid) {
+        } else if given.devices.edits.groups.contains(gid) {
             "config.CDI_devices"
         } else {
             user
         }
     };
     let known = |field, id: u32, host: Option<u32>| host.map(drop).ok_or(OciError::NoSuchId { field, id });
-    known(user, given.user.uid, ids.uid(given.user.uid))?;
-    known(group, given.user.gid, ids.gid(given.user.gid))?;
-    given.groups.iter().try_for_each(|gid| known(others(gid), *gid, ids.gid(*gid)))?;
+    known(user, given.process.user.uid, ids.uid(given.process.user.uid))?;
+    known(group, given.process.user.gid, ids.gid(given.process.user.gid))?;
+    given.process.groups.iter().try_for_each(|gid| known(others(gid), *gid, ids.gid(*gid)))?;
     Ok(Some(ids))
 }
 

@@ -90,30 +90,69 @@ impl ErrorClass for OciError {
 #[derive(Debug)]
 pub struct SpecInputs<'a> {
     pub handler: &'a Handler,
-    pub pod: &'a PodSpec,
-    pub hostname: &'a str,
-    pub held: &'a Sandbox,
-    /// The directory with the pod's files that are mounted in each container's `/etc`.
-    pub pod_files: &'a Path,
+    pub pod: PodInputs<'a>,
     pub container: &'a ContainerSpec,
     pub image: &'a image::Config,
-    pub user: &'a image::User,
-    /// All supplementary groups.
-    pub groups: &'a [u32],
-    pub cgroup: &'a str,
-    pub cgroups: Version,
-    /// Mount sources, in the order of the container's mounts: a path on the host, or an image's id and a path in it.
-    pub sources: &'a [PathBuf],
-    /// Volumes declared by the image, without those at the path of another mount.
-    pub volumes: &'a [image::Volume],
-    pub devices: &'a [LinuxDevice],
-    /// Edits of CDI devices; `devices` already has their nodes, and `groups` their groups.
-    pub edits: &'a Edits,
+    pub process: &'a ProcessUser,
+    pub security: &'a SecurityProfiles,
+    pub mounts: &'a MountInputs,
+    pub devices: &'a DeviceInputs,
+    pub cgroup: CgroupInputs<'a>,
     /// The first process of the container whose PID namespace this container joins.
     pub target: Option<u32>,
-    /// The AppArmor profile of the container's processes.
-    pub apparmor: Option<&'a str>,
-    pub selinux: Option<&'a Labels>,
+}
+
+/// The pod of the container.
+#[derive(Debug, Clone, Copy)]
+pub struct PodInputs<'a> {
+    pub spec: &'a PodSpec,
+    pub hostname: &'a str,
+    pub sandbox: &'a Sandbox,
+    /// The directory with the pod's files that are mounted in each container's `/etc`.
+    pub files: &'a Path,
+}
+
+/// The user of the container's processes.
+#[derive(Debug)]
+pub struct ProcessUser {
+    pub user: image::User,
+    /// All supplementary groups, sorted.
+    pub groups: Vec<u32>,
+}
+
+/// The confinement of the container's processes.
+#[derive(Debug)]
+pub struct SecurityProfiles {
+    /// The compiled seccomp filter, which is not part of `config.json`.
+    pub seccomp: Option<PathBuf>,
+    /// The AppArmor profile.
+    pub apparmor: Option<String>,
+    pub selinux: Option<Labels>,
+}
+
+/// The mounts that depend on more than the request.
+#[derive(Debug)]
+pub struct MountInputs {
+    /// Mount sources, in the order of the container's mounts: a path on the host, or an image's id and a path in it.
+    pub sources: Vec<PathBuf>,
+    /// Volumes declared by the image, without those at the path of another mount.
+    pub volumes: Vec<image::Volume>,
+}
+
+/// The device nodes, and all that CDI devices change besides.
+#[derive(Debug)]
+pub struct DeviceInputs {
+    /// Includes the nodes of CDI devices.
+    pub nodes: Vec<LinuxDevice>,
+    /// The groups of `edits` are also in [`ProcessUser::groups`].
+    pub edits: Edits,
+}
+
+/// The container's cgroup.
+#[derive(Debug, Clone, Copy)]
+pub struct CgroupInputs<'a> {
+    pub path: &'a str,
+    pub version: Version,
 }
 
 /// Returns the capabilities of a container by name, for decisions of other crates.
@@ -123,13 +162,13 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
     let security = &given.container.security;
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(given)?)
-        .cgroups_path(given.cgroup)
-        .devices(given.devices.to_vec())
+        .cgroups_path(given.cgroup.path)
+        .devices(given.devices.nodes.clone())
         .masked_paths(if security.privileged { Vec::new() } else { security.masked_paths.clone() })
         .readonly_paths(if security.privileged { Vec::new() } else { security.readonly_paths.clone() })
         .build()?;
     linux.set_resources(None);
-    linux.set_mount_label(given.selinux.map(|labels| labels.mount.clone()));
+    linux.set_mount_label(given.security.selinux.as_ref().map(|labels| labels.mount.clone()));
     if let Some(ids) = id_mapping::of(given)? {
         linux
             .set_uid_mappings(Some(id_mapping::lines(&ids.uids)?))
@@ -140,13 +179,13 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
         .root(RootBuilder::default().path("rootfs").readonly(security.readonly_rootfs).build()?)
         .process(process::process(given)?)
         .mounts(mounts::mounts(given)?)
-        .hostname(given.hostname)
+        .hostname(given.pod.hostname)
         .linux(linux)
         .build()?;
-    spec.set_hooks(given.edits.hooks.clone());
+    spec.set_hooks(given.devices.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
-    pod_resources_json::add_annotations(&mut annotations, given.pod.pod_resources.as_ref(), of_container)?;
+    pod_resources_json::add_annotations(&mut annotations, given.pod.spec.pod_resources.as_ref(), of_container)?;
     spec.set_annotations(Some(annotations));
     Ok(spec)
 }
@@ -156,13 +195,13 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
 fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     let asked = &given.container.security.namespaces;
     let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
-    if let Some(path) = &given.held.user {
+    if let Some(path) = &given.pod.sandbox.user {
         all.push(namespace(LinuxNamespaceType::User, Some(path))?);
     }
     for (kind, name, mode, held) in [
-        (LinuxNamespaceType::Network, "network", asked.network, &given.held.network),
-        (LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.held.ipc),
-        (LinuxNamespaceType::Uts, "uts", NsMode::Pod, &given.held.uts),
+        (LinuxNamespaceType::Network, "network", asked.network, &given.pod.sandbox.network),
+        (LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.pod.sandbox.ipc),
+        (LinuxNamespaceType::Uts, "uts", NsMode::Pod, &given.pod.sandbox.uts),
     ] {
         match (mode, held) {
             (NsMode::Node, Some(_)) => return Err(OciError::NotThePods(name)),
@@ -174,7 +213,7 @@ fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
         NsMode::Container => all.push(namespace(LinuxNamespaceType::Pid, None)?),
         NsMode::Node => {}
         // POD is also the default of CRI, so in a pod without a shared PID namespace it means CONTAINER.
-        NsMode::Pod => match (&given.held.pid, given.pod.security.namespaces.pid) {
+        NsMode::Pod => match (&given.pod.sandbox.pid, given.pod.spec.security.namespaces.pid) {
             (Some(path), _) => all.push(namespace(LinuxNamespaceType::Pid, Some(path))?),
             (None, NsMode::Node) => {}
             (None, NsMode::Pod | NsMode::Container | NsMode::Target) => {
@@ -186,7 +225,7 @@ fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
             all.push(namespace(LinuxNamespaceType::Pid, Some(Path::new(&format!("/proc/{pid}/ns/pid"))))?);
         }
     }
-    if given.cgroups == Version::V2 {
+    if given.cgroup.version == Version::V2 {
         all.push(namespace(LinuxNamespaceType::Cgroup, None)?);
     }
     Ok(all)

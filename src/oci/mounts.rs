@@ -12,8 +12,8 @@ use super::{OciError, SpecInputs, id_mapping};
 pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let mut ours = of_pod(given)?;
     let mut own: Vec<Mount> = Vec::new();
-    let ids = given.pod.security.namespaces.user.as_ref();
-    for (index, (asked, source)) in given.container.mounts.iter().zip(given.sources).enumerate() {
+    let ids = given.pod.spec.security.namespaces.user.as_ref();
+    for (index, (asked, source)) in given.container.mounts.iter().zip(&given.mounts.sources).enumerate() {
         let destination = Path::new(&asked.container_path);
         if destination == Path::new("/") || destination == Path::new("/proc") {
             return Err(OciError::MountOver(asked.container_path.clone()));
@@ -33,12 +33,12 @@ pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
             }
         });
     }
-    for volume in given.volumes {
+    for volume in &given.mounts.volumes {
         let volume = mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?;
         ours.push(id_mapping::shown(volume, ids)?);
     }
     // A mount of a CDI device replaces any other at its path, as in containerd and CRI-O.
-    for edit in &given.edits.mounts {
+    for edit in &given.devices.edits.mounts {
         ours.retain(|m| m.destination() != edit.destination());
         own.retain(|m| m.destination() != edit.destination());
         let is_shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");
@@ -85,7 +85,7 @@ const DEVPTS_MAX: &str = "max=512";
 
 fn kernel(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let mut devpts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", DEVPTS_MAX];
-    if given.pod.security.namespaces.user.as_ref().is_none_or(|ids| ids.gid(5).is_some()) {
+    if given.pod.spec.security.namespaces.user.as_ref().is_none_or(|ids| ids.gid(5).is_some()) {
         devpts.push("gid=5");
     }
     Ok(vec![
@@ -106,11 +106,11 @@ fn of_pod(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let cgroup = ["nosuid", "noexec", "nodev", "relatime", kernel_access(given)];
     let mut all = vec![simple("/sys/fs/cgroup", "cgroup", &cgroup)?];
     // A pod in the host's IPC namespace uses the host's /dev/shm.
-    let shm = given.held.shm.as_deref().unwrap_or(Path::new("/dev/shm"));
+    let shm = given.pod.sandbox.shm.as_deref().unwrap_or(Path::new("/dev/shm"));
     all.push(mount(Path::new("/dev/shm"), "bind", shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
     let access = if given.container.security.readonly_rootfs { "ro" } else { "rw" };
     for name in ["resolv.conf", "hostname", "hosts"] {
-        let file = given.pod_files.join(name);
+        let file = given.pod.files.join(name);
         // The container may write these files of the host, so nosuid, nodev and noexec.
         let options = ["rbind", "rprivate", "nosuid", "nodev", "noexec", access];
         all.push(mount(&Path::new("/etc").join(name), "bind", &file, &options)?);

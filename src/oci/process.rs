@@ -23,9 +23,9 @@ pub(super) fn process(given: &SpecInputs<'_>) -> Result<Process, OciError> {
         .ambient(sets.ambient)
         .build()?;
     let user = UserBuilder::default()
-        .uid(given.user.uid)
-        .gid(given.user.gid)
-        .additional_gids(given.groups.to_vec())
+        .uid(given.process.user.uid)
+        .gid(given.process.user.gid)
+        .additional_gids(given.process.groups.to_vec())
         .umask(0o022u32)
         .build()?;
     let mut process = ProcessBuilder::default()
@@ -37,8 +37,8 @@ pub(super) fn process(given: &SpecInputs<'_>) -> Result<Process, OciError> {
         .capabilities(capabilities)
         .no_new_privileges(security.no_new_privs)
         .build()?;
-    process.set_apparmor_profile(given.apparmor.map(str::to_owned));
-    process.set_selinux_label(given.selinux.and_then(|labels| labels.process.clone()));
+    process.set_apparmor_profile(given.security.apparmor.clone());
+    process.set_selinux_label(given.security.selinux.as_ref().and_then(|labels| labels.process.clone()));
     process.set_rlimits(Some(rlimits(given)?).filter(|limits| !limits.is_empty()));
     Ok(process)
 }
@@ -88,14 +88,14 @@ fn env(given: &SpecInputs<'_>) -> Vec<String> {
         }
     };
     set(PATH.to_owned());
-    set(format!("HOSTNAME={}", given.hostname));
+    set(format!("HOSTNAME={}", given.pod.hostname));
     if given.container.tty {
         set("TERM=xterm".to_owned());
     }
-    set(format!("HOME={}", given.user.home));
+    set(format!("HOME={}", given.process.user.home));
     // Skip entries without a name.
     given.image.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
     given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
-    given.edits.env.iter().cloned().for_each(&mut set);
+    given.devices.edits.env.iter().cloned().for_each(&mut set);
     env
 }

@@ -121,7 +121,7 @@ pub(super) fn built_in(
     sources: &[PathBuf],
     volumes: &[image::Volume],
 ) -> Result<Spec, OciError> {
-    built_from(pod, container, sources, volumes, &Edits::default())
+    built_from(pod, container, sources, volumes, Edits::default())
 }
 
 pub(super) fn built_from(
@@ -129,11 +129,11 @@ pub(super) fn built_from(
     container: &ContainerSpec,
     sources: &[PathBuf],
     volumes: &[image::Volume],
-    edits: &Edits,
+    edits: Edits,
 ) -> Result<Spec, OciError> {
     let image = given::image();
     let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
-    let held = Sandbox {
+    let sandbox = Sandbox {
         user: pod.security.namespaces.user.as_ref().map(|_| "/run/user".into()),
         network: Some("/run/net".into()),
         ipc: Some("/run/ipc".into()),
@@ -143,22 +143,18 @@ pub(super) fn built_from(
     };
     build(&SpecInputs {
         handler: Handlers::of(&[]).default_one(),
-        pod,
-        hostname: "web-0",
-        held: &held,
-        pod_files: Path::new("/run/pod"),
+        pod: PodInputs { spec: pod, hostname: "web-0", sandbox: &sandbox, files: Path::new("/run/pod") },
         container,
         image: &image,
-        user: &user,
-        groups: &[5, 7],
-        cgroup: "/pod/c",
-        cgroups: Version::V1,
-        sources,
-        volumes,
-        devices: &[],
-        edits,
+        process: &ProcessUser { user, groups: vec![5, 7] },
+        security: &SecurityProfiles {
+            seccomp: None,
+            apparmor: Some("profile".into()),
+            selinux: Some(security::Labels { process: Some("p".into()), mount: "m".into() }),
+        },
+        mounts: &MountInputs { sources: sources.to_vec(), volumes: volumes.to_vec() },
+        devices: &DeviceInputs { nodes: vec![], edits },
+        cgroup: CgroupInputs { path: "/pod/c", version: Version::V1 },
         target: None,
-        apparmor: Some("profile"),
-        selinux: Some(&security::Labels { process: Some("p".into()), mount: "m".into() }),
     })
 }

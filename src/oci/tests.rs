@@ -83,7 +83,8 @@ fn edits_of_a_cdi_device_override_the_request() {
         ..Edits::default()
     };
     let sources = ["/src", "/src"].map(PathBuf::from);
-    let spec = built_from(&given::pod(), &container, &sources, &[], &edits).unwrap();
+    let hooks = edits.hooks.clone();
+    let spec = built_from(&given::pod(), &container, &sources, &[], edits).unwrap();
     let env = spec.process().clone().unwrap().env().clone().unwrap();
     assert_eq!(env, ["PATH=/image", "HOSTNAME=web-0", "HOME=/home/u", "A=cdi", "C=2"]);
     let source = |path: &str| {
@@ -95,7 +96,7 @@ fn edits_of_a_cdi_device_override_the_request() {
     let order = destinations(&spec);
     let place = |path: &str| order.iter().position(|p| *p == path).unwrap();
     assert!(place("/keep") < place("/keep/below"));
-    assert_eq!(spec.hooks().as_ref(), edits.hooks.as_ref());
+    assert_eq!(spec.hooks(), &hooks);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl Step<'_> {
     fn ids(&self) -> (&PodId, Option<&ContainerId>) {
         match self {
             Self::RunPod(pod) | Self::StopPod(pod) | Self::RemovePod(pod) => (&pod.id, None),
-            Self::CreateContainer(plan) => (&plan.pod.id, Some(&plan.id)),
+            Self::CreateContainer(plan) => (&plan.identity.pod.id, Some(&plan.identity.id)),
             Self::StartContainer(record)
             | Self::UpdateContainer(record, _)
             | Self::StopContainer(record)

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use cgroup::AppliedValues;
 use model::{ContainerId, ContainerSpec, ContainerState, PodId, PodSpec, PodState, Signal};
+use oci::ProcessUser;
 use oci::cdi::InjectedDevice;
 use security::Labels;
 use serde::de::DeserializeOwned;
@@ -156,4 +157,10 @@ pub(crate) struct ContainerUser {
     pub(crate) gid: u32,
     /// All groups beside `gid`.
     pub(crate) groups: Vec<u32>,
+}
+
+impl From<ProcessUser> for ContainerUser {
+    fn from(ProcessUser { user, groups }: ProcessUser) -> Self {
+        Self { uid: user.uid, gid: user.gid, groups }
+    }
 }

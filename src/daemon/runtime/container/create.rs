@@ -1,9 +1,9 @@
-//! CreateContainer.
+//! CreateContainer: creates the directory, the cgroup and the first process of a planned container.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -16,7 +16,7 @@ use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Launc
 use tracing::Instrument as _;
 
 use super::create_error::CreateError;
-use super::create_plan::ContainerPlan;
+use super::create_plan::{CgroupPlan, ContainerIdentity, ContainerPlan};
 use super::image_name::{display_image_name, image_ref};
 use super::poststop_hooks;
 use crate::failpoint;
@@ -26,9 +26,22 @@ use crate::runtime::shim_monitor::recorded_exit;
 use crate::runtime::{LookupError, Runtime, orphaned_layers, random};
 use crate::sandbox_client::{SandboxClient, SandboxError};
 use crate::store::intent::INTENT_FILE;
-use crate::store::{CONTAINER_FILE, ContainerImage, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION};
+use crate::store::{CONTAINER_FILE, ContainerImage, ContainerRecord, PodRecord, StopWaiters, VERSION};
+
+/// A container that exists, except for its processes and its record.
+pub(super) struct PreparedContainer {
+    plan: ContainerPlan,
+    dir: PathBuf,
+    applied: cgroup::AppliedValues,
+}
 
 impl Runtime {
+    /// Creates a container, up to a first process that waits for StartContainer.
+    ///
+    /// Holds the lock of the pod, so a pod that is being stopped gets no new containers; StopPodSandbox does not wait
+    /// for it, but makes the create fail. The steps: check the request against the pod, reserve the name, plan,
+    /// prepare the directory and the cgroup, launch by the shim, write the record. If a step fails, the name and the
+    /// SELinux level are freed and all that was created is removed, by what the intent names.
     pub(crate) async fn create(
         self: &Arc<Self>,
         pod: &str,
@@ -36,8 +49,7 @@ impl Runtime {
         pod_spec: Option<PodSpec>,
     ) -> Result<ContainerId, CreateError> {
         let entry = self.readable_pod(pod)?;
-        // A pod that is being stopped takes no more containers.
-        let _turn = entry.lock().await;
+        let _lock = entry.lock().await;
         if !self.pods.has(&entry) {
             return Err(LookupError::NoSuchPod(pod.to_owned()).into());
         }
@@ -45,7 +57,7 @@ impl Runtime {
         if pod.state != PodState::Ready || entry.samples().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
-        if pod_spec.as_ref().is_some_and(|asked| asked.meta != pod.spec.meta) {
+        if pod_spec.as_ref().is_some_and(|requested| requested.meta != pod.spec.meta) {
             return Err(CreateError::OtherPod(pod.id.clone()));
         }
         if spec.security.privileged && !pod.spec.security.privileged {
@@ -59,9 +71,11 @@ impl Runtime {
         )?;
         let ends = &entry.samples().ends;
         let sandbox = self.sandbox_of(&pod.id).ok_or_else(|| CreateError::PodNotReady(pod.id.clone()))?;
-        let draft = self.plan_unless_stopped(&id, &pod, spec, sandbox.opens_paths(), ends).await;
-        let draft = draft.inspect_err(|_| self.selinux.free(id.as_str()))?;
-        match self.make_container(draft, &sandbox, ends).await {
+        let plan = self
+            .plan_unless_stopped(&id, &pod, spec, sandbox.opens_paths(), ends)
+            .await
+            .inspect_err(|_| self.selinux.free(id.as_str()))?;
+        match self.create_planned(plan, &sandbox, ends).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
@@ -74,7 +88,7 @@ impl Runtime {
         }
     }
 
-    /// A pod becomes privileged with its first container that is: one for debugging, say, comes long after the pod was made.
+    /// Lets a pod become privileged by its first privileged container: a debug container comes long after the pod.
     fn check_privilege_escalation(&self, pod: &PodRecord, now: Option<&PodSpec>) -> Result<(), CreateError> {
         if !now.is_some_and(|now| now.security.privileged) {
             return Err(CreateError::PrivilegedAlone);
@@ -85,52 +99,77 @@ impl Runtime {
         Ok(())
     }
 
-    async fn make_container(
+    /// Creates what the plan says; the caller removes it if this fails.
+    async fn create_planned(
         self: &Arc<Self>,
-        draft: ContainerPlan,
+        plan: ContainerPlan,
         sandbox: &SandboxClient,
         ends: &StopWaiters,
     ) -> Result<(), CreateError> {
-        self.at_step(&Step::CreateContainer(&draft));
-        let preparing = tracing::debug_span!("container.prepare");
-        let (dir, draft) = self.prepare_unless_stopped(draft, ends).instrument(preparing).await?;
-        let request = CreateRequest { container: draft.id.clone(), dir };
-        let log = draft.paths.log_file.as_ref().map(|file| file.as_fd());
+        self.at_step(&Step::CreateContainer(&plan));
+        let span = tracing::debug_span!("container.prepare");
+        let prepared = self.prepare_unless_stopped(plan, ends).instrument(span).await?;
+        let ContainerIdentity { id, pod, .. } = &prepared.plan.identity;
+        let request = CreateRequest { container: id.clone(), dir: prepared.dir.clone() };
+        let log = prepared.plan.log.file.as_ref().map(|file| file.as_fd());
         let created = tokio::select! {
             created = sandbox.create_container(request, log).instrument(tracing::debug_span!("shim.create")) => created,
-            // Neighbours that see its first process may keep it from ever being done.
-            () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
+            // Containers of the pod that see the first process can keep it from ever being ready.
+            () = ends.awaited() => return Err(CreateError::PodNotReady(pod.id.clone())),
         };
-        let (pid, warnings) = created.map_err(|e| CreateError::Shim(draft.id.clone(), e))?;
+        let (pid, warnings) = created.map_err(|e| CreateError::Shim(id.clone(), e))?;
         failpoint::at("create.launch")?;
         for LaunchWarning { kind, message } in warnings {
-            if kind == LaunchWarningKind::OomScoreAdj && draft.oom_policy == OomPolicy::Require {
+            if kind == LaunchWarningKind::OomScoreAdj && prepared.plan.cgroup.oom_policy == OomPolicy::Require {
                 return Err(CreateError::OomScore(message));
             }
-            tracing::warn!(container = %draft.id, "{message}");
+            tracing::warn!(container = %id, "{message}");
         }
-        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), SandboxError::Mismatch))?;
-        self.publish_container(draft, pid)
+        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(id.clone(), SandboxError::Mismatch))?;
+        self.publish_container(prepared, pid)
     }
 
-    /// Makes all that the shim finds in the container's directory, and the cgroup.
-    pub(super) fn prepare(
-        &self,
-        mut draft: ContainerPlan,
-        given_up: &AtomicBool,
-    ) -> Result<(PathBuf, ContainerPlan), CreateError> {
-        let dir = self.layout.container(&draft.pod.id, &draft.id);
+    /// Creates the container's directory with all that the shim reads, and the cgroup. Writes the intent first:
+    /// `cleanup_container` removes what it names.
+    pub(super) fn prepare(&self, plan: ContainerPlan, given_up: &AtomicBool) -> Result<PreparedContainer, CreateError> {
+        let ContainerIdentity { id, pod, .. } = &plan.identity;
+        let dir = self.layout.container(&pod.id, id);
         failpoint::at("create.begin")?;
         safe_fs::private_dir(&dir)?;
-        safe_fs::write_json(&dir.join(INTENT_FILE), &draft.intent())?;
+        safe_fs::write_json(&dir.join(INTENT_FILE), &plan.intent())?;
         failpoint::at("create.intent")?;
-        let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
-        let lower = hold(&draft.image)?;
-        let images = draft.mounted.values().map(|image| Ok((image.id.to_string(), hold(image)?)));
+        let hold = |image: &image::Image| self.images.hold(id.as_str(), &image.id);
+        let lower = hold(&plan.image)?;
+        let images = plan.mounts.images.values().map(|image| Ok((image.id.to_string(), hold(image)?)));
         let images = images.collect::<Result<BTreeMap<_, _>, image::HoldError>>()?;
-        let writable = self.layout.writable_layer(&draft.id);
+        let overlay = self.create_writable_layer(&plan, &dir, lower)?;
+        failpoint::at("create.layer")?;
+        self.images.fill(&overlay.lower, &plan.mounts.inputs.volumes, given_up)?;
+        failpoint::at("create.volumes")?;
+        if given_up.load(Ordering::Relaxed) {
+            return Err(CreateError::PodNotReady(pod.id.clone()));
+        }
+        self.label(&plan)?;
+        let applied = create_cgroup(&plan)?;
+        failpoint::at("create.cgroup")?;
+        safe_fs::write_json(&dir.join("config.json"), &plan.config)?;
+        safe_fs::write_json(&LaunchConfig::path(&dir), &launch_config(&plan, overlay, images))?;
+        poststop_hooks::note(&dir, id, &plan.config)?;
+        failpoint::at("create.bundle")?;
+        Ok(PreparedContainer { plan, dir, applied })
+    }
+
+    /// Creates the directories of the writable layer, with those of the image's volumes.
+    fn create_writable_layer(
+        &self,
+        plan: &ContainerPlan,
+        dir: &Path,
+        lower: Vec<String>,
+    ) -> Result<Overlay, CreateError> {
+        let ContainerIdentity { id, pod, .. } = &plan.identity;
+        let writable = self.layout.writable_layer(id);
         safe_fs::private_dir(&writable)?;
-        orphaned_layers::write_owner(&writable, &dir)?;
+        orphaned_layers::write_owner(&writable, dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
             lower,
@@ -139,90 +178,32 @@ impl Runtime {
         };
         safe_fs::private_dir(&overlay.work)?;
         safe_fs::public_dir(&overlay.upper)?;
-        if let Some(ids) = &draft.pod.spec.security.namespaces.user {
+        if let Some(ids) = &pod.spec.security.namespaces.user {
             safe_fs::chown(&overlay.upper, ids.uid(0), ids.gid(0))?;
         }
-        failpoint::at("create.layer")?;
         safe_fs::private_dir(&writable.join("volumes"))?;
-        self.images.fill(&overlay.lower, &draft.volumes, given_up)?;
-        failpoint::at("create.volumes")?;
-        if given_up.load(Ordering::Relaxed) {
-            return Err(CreateError::PodNotReady(draft.pod.id.clone()));
-        }
-        self.label(&draft)?;
-        // Taken back by `cleanup_container`, which the intent tells of it.
-        drop(draft.cgroup.create()?);
-        draft.cgroup.set_devices(&draft.device_rules)?;
-        let limits = draft.cgroup.without_unasked_swap(&LimitsPatch::default(), &draft.spec.resources);
-        let (limits, held) = draft.cgroup.clamp_to_ancestors(&limits);
-        if held {
-            tracing::warn!(container = %draft.id, "its CPU quota is held at that of the cgroup above until that is raised");
-        }
-        draft.settings = draft.cgroup.apply(&limits)?;
-        failpoint::at("create.cgroup")?;
-        let launch = self.launch(&draft, overlay, images);
-        safe_fs::write_json(&dir.join("config.json"), &draft.config)?;
-        safe_fs::write_json(&LaunchConfig::path(&dir), &launch)?;
-        poststop_hooks::note(&dir, &draft.id, &draft.config)?;
-        failpoint::at("create.bundle")?;
-        Ok((dir, draft))
+        Ok(overlay)
     }
 
-    /// Labels what crisp made for the container and shows it by mounts.
-    fn label(&self, draft: &ContainerPlan) -> Result<(), CreateError> {
-        let Some(labels) = &draft.selinux else { return Ok(()) };
-        for volume in &draft.volumes {
+    /// Labels the files that crisp creates for the container and mounts in it.
+    fn label(&self, plan: &ContainerPlan) -> Result<(), CreateError> {
+        let Some(labels) = &plan.security.selinux else { return Ok(()) };
+        for volume in &plan.mounts.inputs.volumes {
             relabel(&volume.directory, &labels.mount).map_err(CreateError::VolumeLabels)?;
         }
-        if draft.pod.selinux.as_ref().is_some_and(|pod| pod.mount != labels.mount) {
-            // With the level of either, the other could not read them.
-            etc_files::label(&self.pod_dir(&draft.pod.id), &labels.shared())?;
+        let pod = &plan.identity.pod;
+        if pod.selinux.as_ref().is_some_and(|of_pod| of_pod.mount != labels.mount) {
+            // With the level of one container, the others of the pod could not read the files.
+            etc_files::label(&self.pod_dir(&pod.id), &labels.shared())?;
         }
         Ok(())
     }
 
-    fn launch(&self, draft: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
-        let shown = draft.cgroup.mounts().into_iter();
-        LaunchConfig {
-            rootfs,
-            images,
-            tty: draft.spec.tty,
-            stdin: draft.spec.stdin,
-            stdin_once: draft.spec.stdin_once,
-            log_line_max: draft.log_line_max,
-            log_rate_max: draft.log_rate_max,
-            seccomp: draft.seccomp.clone(),
-            oom_score_adj: draft.spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
-            log: draft.paths.log.clone().filter(|_| draft.paths.log_file.is_none()),
-            mount_sources: draft.paths.mount_sources.clone(),
-            poststart: draft.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),
-            cgroup: CgroupPaths {
-                oom: draft.cgroup.oom_file(),
-                join: draft.cgroup.join_files(),
-                shown: shown.map(|s| CgroupMount { name: s.name, dir: s.dir, aliases: s.links }).collect(),
-            },
-        }
-    }
-
-    /// From here on the container exists.
-    fn publish_container(&self, draft: ContainerPlan, pid: NonZeroU32) -> Result<(), CreateError> {
-        let ContainerPlan {
-            id,
-            spec,
-            pod,
-            image,
-            mounted,
-            user,
-            groups,
-            stop_signal,
-            paths,
-            cgroup,
-            settings,
-            cdi,
-            selinux,
-            ..
-        } = draft;
-        let shown = container_image(&spec, &image);
+    /// Writes the record and publishes the container: from here on it exists.
+    fn publish_container(&self, prepared: PreparedContainer, pid: NonZeroU32) -> Result<(), CreateError> {
+        let PreparedContainer { plan, dir, applied } = prepared;
+        let image = container_image(&plan.identity.spec, &plan.image);
+        let ContainerPlan { identity: ContainerIdentity { id, pod, spec }, process, mounts, log, .. } = plan;
         let record = ContainerRecord {
             version: VERSION,
             id,
@@ -230,22 +211,21 @@ impl Runtime {
             spec,
             created: SystemTime::now(),
             state: ContainerState::Created { pid },
-            image: shown,
-            mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
-            user: ContainerUser { uid: user.uid, gid: user.gid, groups },
-            log: paths.log.map(|log| log.directory.join(log.file)),
-            stop_signal,
-            cgroup: cgroup.path().as_str().to_owned(),
-            applied: settings,
-            cdi,
-            selinux,
+            image,
+            mounted: mounts.images.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
+            user: process.into(),
+            log: log.path.map(|log| log.directory.join(log.file)),
+            stop_signal: plan.stop_signal,
+            cgroup: plan.cgroup.cgroup.path().as_str().to_owned(),
+            applied,
+            cdi: plan.cdi,
+            selinux: plan.security.selinux,
             unreadable: None,
         };
-        let dir = self.layout.container(&record.pod, &record.id);
         safe_fs::write_json(&dir.join(CONTAINER_FILE), &record)?;
         let entry = self.containers.insert(record);
-        // What a shim tells of a container that is not here yet is lost. It writes an exit down before it tells of it,
-        // so this look misses none; and if the shim itself is gone, nobody will tell.
+        // An event of the shim for a container that is not in the table yet is lost. The shim writes the exit to a
+        // file before it sends the event, so reading the file finds every exit. If the shim exited, none will come.
         if let Some(exit) = recorded_exit(&dir) {
             self.exited(&entry.get().id, exit);
         } else if self.sandbox_of(&pod.id).is_none() {
@@ -257,7 +237,46 @@ impl Runtime {
     }
 }
 
-/// The image as the container's status shows it.
+/// Creates the container's cgroup, with its device rules and limits. The caller's cleanup removes it.
+fn create_cgroup(plan: &ContainerPlan) -> Result<cgroup::AppliedValues, CreateError> {
+    let CgroupPlan { cgroup, device_rules, .. } = &plan.cgroup;
+    drop(cgroup.create()?);
+    cgroup.set_devices(device_rules)?;
+    let ContainerIdentity { id, spec, .. } = &plan.identity;
+    let limits = cgroup.without_unasked_swap(&LimitsPatch::default(), &spec.resources);
+    let (limits, clamped) = cgroup.clamp_to_ancestors(&limits);
+    if clamped {
+        tracing::warn!(container = %id, "CPU quota is limited to that of the parent cgroup until that is raised");
+    }
+    Ok(cgroup.apply(&limits)?)
+}
+
+fn launch_config(plan: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
+    let spec = &plan.identity.spec;
+    let cgroup = &plan.cgroup.cgroup;
+    let shown = cgroup.mounts().into_iter();
+    LaunchConfig {
+        rootfs,
+        images,
+        tty: spec.tty,
+        stdin: spec.stdin,
+        stdin_once: spec.stdin_once,
+        log_line_max: plan.log.line_max,
+        log_rate_max: plan.log.rate_max,
+        seccomp: plan.security.seccomp.clone(),
+        oom_score_adj: spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
+        log: plan.log.path.clone().filter(|_| plan.log.file.is_none()),
+        mount_sources: plan.mounts.host_sources.clone(),
+        poststart: plan.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),
+        cgroup: CgroupPaths {
+            oom: cgroup.oom_file(),
+            join: cgroup.join_files(),
+            shown: shown.map(|s| CgroupMount { name: s.name, dir: s.dir, aliases: s.links }).collect(),
+        },
+    }
+}
+
+/// Returns the image as the container's status reports it.
 pub(super) fn container_image(spec: &ContainerSpec, image: &image::Image) -> ContainerImage {
     let name = display_image_name(&spec.image, image);
     let reference = image_ref(&name, image);

@@ -3,7 +3,6 @@
 //! Its threads may be held up by a device, or copy for long. So a stop does not wait for them: what they make after that is
 //! cleared away once they end.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +12,7 @@ use model::{ContainerId, ContainerSpec};
 use sync::threads::ORDINARY;
 use tokio::sync::oneshot;
 
-use super::create::container_image;
+use super::create::{PreparedContainer, container_image};
 use super::create_error::CreateError;
 use super::create_plan::ContainerPlan;
 use crate::runtime::Runtime;
@@ -52,13 +51,13 @@ impl Runtime {
     /// Makes all that the shim finds in the container's directory, and the cgroup, unless the pod is to be stopped first.
     pub(super) async fn prepare_unless_stopped(
         self: &Arc<Self>,
-        draft: ContainerPlan,
+        plan: ContainerPlan,
         ends: &StopWaiters,
-    ) -> Result<(PathBuf, ContainerPlan), CreateError> {
-        let (pod, id, intent) = (draft.pod.id.clone(), draft.id.clone(), draft.intent());
+    ) -> Result<PreparedContainer, CreateError> {
+        let (pod, id, intent) = (plan.identity.pod.id.clone(), plan.identity.id.clone(), plan.intent());
         let given_up = Arc::new(AtomicBool::new(false));
         let (runtime, flag) = (self.clone(), given_up.clone());
-        let preparing = start(move || runtime.prepare(draft, &flag));
+        let preparing = start(move || runtime.prepare(plan, &flag));
         let mut preparing = match unless_stopped(preparing, ends).await {
             Ok(prepared) => return prepared,
             Err(preparing) => preparing,
@@ -80,11 +79,12 @@ impl Runtime {
 impl ContainerPlan {
     /// What a cleanup has to know before anything of the container exists.
     pub(super) fn intent(&self) -> ContainerIntent {
-        let image = container_image(&self.spec, &self.image);
+        let spec = &self.identity.spec;
+        let image = container_image(spec, &self.image);
         ContainerIntent {
-            log: self.paths.log.as_ref().map(|log| log.directory.join(&log.file)),
-            selinux: self.selinux.clone(),
-            ..ContainerIntent::new(&self.spec, self.cgroup.path().as_str(), image, self.stop_signal)
+            log: self.log.path.as_ref().map(|log| log.directory.join(&log.file)),
+            selinux: self.security.selinux.clone(),
+            ..ContainerIntent::new(spec, self.cgroup.cgroup.path().as_str(), image, self.stop_signal)
         }
     }
 }

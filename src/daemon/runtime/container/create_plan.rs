@@ -1,4 +1,4 @@
-//! What CreateContainer finds out before it makes anything: all that can be refused is refused here.
+//! Plans a container: makes every check of CreateContainer before anything is created.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use config::{Handler, NoSuchHandler, OomPolicy};
 use model::{ContainerId, ContainerSpec, ContainerState, GroupsPolicy, MountSource, NsMode, Profile, Signal, UserRef};
-use oci::cdi::{Edits, InjectedDevice, Owner};
-use oci::{SpecInputs, cdi};
+use oci::cdi::{InjectedDevice, Owner};
+use oci::{CgroupInputs, DeviceInputs, MountInputs, PodInputs, ProcessUser, SecurityProfiles, SpecInputs, cdi};
 use safe_fs::log_file::open_log;
 use security::seccomp::ProfileSource;
 use security::{LabelRequest, Labels, RelabelError, SelinuxError, relabel};
@@ -22,47 +22,59 @@ use crate::runtime::Runtime;
 use crate::runtime::pod::etc_files;
 use crate::store::PodRecord;
 
-/// What was found out before anything is made.
+/// A checked request of CreateContainer. Creating it needs no other decision.
 #[derive(Debug)]
 pub(crate) struct ContainerPlan {
-    pub(crate) id: ContainerId,
-    pub(crate) spec: ContainerSpec,
-    pub(crate) pod: Arc<PodRecord>,
+    pub(crate) identity: ContainerIdentity,
     pub(crate) image: Arc<image::Image>,
-    /// The images that its mounts name, by these names.
-    pub(crate) mounted: BTreeMap<String, Arc<image::Image>>,
-    /// The volumes that its own image declares.
-    pub(crate) volumes: Vec<image::Volume>,
-    pub(crate) user: image::User,
-    pub(crate) groups: Vec<u32>,
+    pub(crate) process: ProcessUser,
     pub(crate) stop_signal: Signal,
-    pub(crate) device_rules: Vec<cgroup::DeviceRule>,
+    pub(crate) security: SecurityProfiles,
+    pub(crate) mounts: MountPlan,
     pub(crate) cdi: Vec<InjectedDevice>,
-    pub(crate) seccomp: Option<PathBuf>,
-    pub(crate) selinux: Option<Labels>,
-    pub(crate) paths: ClientPaths,
-    pub(crate) log_line_max: u32,
-    pub(crate) log_rate_max: u64,
-    pub(crate) oom_policy: OomPolicy,
-    pub(crate) cgroup: cgroup::Cgroup,
-    /// What was written to its files, once it is made.
-    pub(crate) settings: cgroup::AppliedValues,
-    /// Its OCI configuration; boxed, since a draft is carried through requests that wait.
+    pub(crate) cgroup: CgroupPlan,
+    pub(crate) log: LogPlan,
+    /// The OCI configuration; boxed, since a plan is a local variable of futures.
     pub(crate) config: Box<oci_spec::runtime::Spec>,
 }
 
-/// Paths that the client chose, and who looks at them.
+/// The container, its pod and the request.
 #[derive(Debug)]
-pub(crate) struct ClientPaths {
-    pub(crate) log: Option<LogPath>,
-    /// It is open already, since the pod's shim does not open it.
-    pub(crate) log_file: Option<File>,
-    /// What the launcher makes where it is missing.
-    pub(crate) mount_sources: Vec<PathBuf>,
+pub(crate) struct ContainerIdentity {
+    pub(crate) id: ContainerId,
+    pub(crate) pod: Arc<PodRecord>,
+    pub(crate) spec: ContainerSpec,
+}
+
+#[derive(Debug)]
+pub(crate) struct MountPlan {
+    /// The images that mounts name, by these names.
+    pub(crate) images: BTreeMap<String, Arc<image::Image>>,
+    pub(crate) inputs: MountInputs,
+    /// The sources on the host that the launcher creates if they are missing.
+    pub(crate) host_sources: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CgroupPlan {
+    pub(crate) cgroup: cgroup::Cgroup,
+    pub(crate) device_rules: Vec<cgroup::DeviceRule>,
+    pub(crate) oom_policy: OomPolicy,
+}
+
+#[derive(Debug)]
+pub(crate) struct LogPlan {
+    pub(crate) path: Option<LogPath>,
+    /// The open log, if the pod's shim is of a release that does not open it.
+    pub(crate) file: Option<File>,
+    pub(crate) line_max: u32,
+    pub(crate) rate_max: u64,
 }
 
 impl Runtime {
-    /// Everything that can be refused, before the first change.
+    /// Checks everything that can be refused. Creates nothing before the last check; then the missing sources of
+    /// mounts, their labels, and the log if the shim does not open it. These stay if the create fails, as with
+    /// containerd and CRI-O. The caller frees the container's SELinux level if this fails.
     pub(crate) fn plan_container(
         &self,
         id: ContainerId,
@@ -71,75 +83,52 @@ impl Runtime {
         shim_opens_paths: bool,
     ) -> Result<ContainerPlan, CreateError> {
         let handler = self.handler(&pod)?;
-        self.image_handlers(&spec)?;
+        self.check_image_handlers(&spec)?;
         let differences =
             pod_resources_check::check(self.settings().resources.mismatch, pod.spec.pod_resources.as_ref(), &mut spec)?;
         let image = self.image_of(&spec)?;
         let image_config = self.images.config(&image)?;
-        let (user, mut groups) = self.user(&spec, &image)?;
+        let user = self.user(&spec, &image)?;
         let stop_signal = stop_signal(&spec, &image_config)?;
-        let (Devices { nodes, rules: device_rules, .. }, edits) = self.devices(&pod, &spec, &user)?;
-        groups.extend(&edits.groups);
-        groups.sort_unstable();
-        groups.dedup();
-        let seccomp = self.seccomp(&spec, &handler)?;
-        let apparmor = &spec.security.apparmor;
-        let apparmor =
-            self.apparmor.profile(apparmor.as_ref(), spec.security.privileged, handler.apparmor.as_deref())?;
-        let selinux = self.labels(&id, &pod, &spec)?;
-        let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
-        let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
-        let above = self.layout.writable_layer(&id).join("volumes");
-        let volumes = volumes::image_volumes(&image_config.volumes, &spec.mounts, &above)?;
-        let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
-        let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
+        let (device_rules, devices) = self.devices(&pod, &spec, &user)?;
+        let process = ProcessUser { groups: groups(&spec, &user, &devices.edits.groups), user };
+        let security = self.security_profiles(&id, &pod, &spec, &handler)?;
+        let mut mounts = self.mounts(&id, &spec, &image_config)?;
+        let cgroup = self.container_cgroup(&pod, &id)?;
         let config = oci::build(&SpecInputs {
             handler: &handler,
-            pod: &pod.spec,
-            hostname: &pod.hostname,
-            held: &pod.sandbox,
-            pod_files: &self.pod_dir(&pod.id).join(etc_files::DIR),
+            pod: PodInputs {
+                spec: &pod.spec,
+                hostname: &pod.hostname,
+                sandbox: &pod.sandbox,
+                files: &self.pod_dir(&pod.id).join(etc_files::DIR),
+            },
             container: &spec,
             image: &image_config,
-            user: &user,
-            groups: &groups,
-            cgroup: cgroup.path().as_str(),
-            cgroups: self.cgroups.version(),
-            sources: &sources,
-            volumes: &volumes,
-            devices: &nodes,
-            edits: &edits,
+            process: &process,
+            security: &security,
+            mounts: &mounts.inputs,
+            devices: &devices,
+            cgroup: CgroupInputs { path: cgroup.path().as_str(), version: self.cgroups.version() },
             target: self.target(&pod, &spec)?,
-            apparmor: apparmor.as_deref(),
-            selinux: selinux.as_ref(),
         })?;
-        // From here on something may be made: missing sources, labels and the log, as the peers do.
-        ready_volumes(&spec, selinux.as_ref(), shim_opens_paths)?;
-        let paths = client_paths(&pod, &spec, shim_opens_paths)?;
+        prepare_sources(&spec, security.selinux.as_ref(), shim_opens_paths)?;
+        mounts.host_sources = if shim_opens_paths { host_sources(&spec) } else { Vec::new() };
+        let log = log_plan(&pod, &spec, &handler, shim_opens_paths)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
             tracing::warn!(container = %id, %differences, "not as announced with its pod");
         }
         Ok(ContainerPlan {
-            id,
-            spec,
-            pod,
+            identity: ContainerIdentity { id, pod, spec },
             image,
-            mounted,
-            volumes,
-            user,
-            groups,
+            process,
             stop_signal,
-            device_rules,
-            cdi: edits.used,
-            seccomp,
-            selinux,
-            paths,
-            log_line_max: handler.log_line_max,
-            log_rate_max: handler.log_rate_max,
-            oom_policy: handler.oom_score_adj,
-            cgroup,
-            settings: cgroup::AppliedValues::new(),
+            security,
+            mounts,
+            cdi: devices.edits.used,
+            cgroup: CgroupPlan { cgroup, device_rules, oom_policy: handler.oom_score_adj },
+            log,
             config: Box::new(config),
         })
     }
@@ -150,8 +139,8 @@ impl Runtime {
         if image.chain.is_empty() { Err(CreateError::NoLayers(spec.image.image.clone())) } else { Ok(image) }
     }
 
-    /// Images are the same for all handlers; one that is not there is a mistake all the same.
-    fn image_handlers(&self, spec: &ContainerSpec) -> Result<(), NoSuchHandler> {
+    /// Refuses unknown handlers, although images are the same for all handlers.
+    fn check_image_handlers(&self, spec: &ContainerSpec) -> Result<(), NoSuchHandler> {
         let handlers = &self.settings().handlers;
         handlers.asked("config.image.runtime_handler", &spec.image.handler)?;
         for (index, mount) in spec.mounts.iter().enumerate() {
@@ -162,21 +151,23 @@ impl Runtime {
         Ok(())
     }
 
-    /// The device nodes that were asked for, also by CDI devices, and what those change beside.
+    /// Returns the cgroup rules for device nodes, and the nodes of the request and of its CDI devices with all other
+    /// edits of these.
     fn devices(
         &self,
         pod: &PodRecord,
         spec: &ContainerSpec,
         user: &image::User,
-    ) -> Result<(Devices, Edits), CreateError> {
+    ) -> Result<(Vec<cgroup::DeviceRule>, DeviceInputs), CreateError> {
         let names = cdi::annotated(&spec.cdi_devices, &spec.annotations, self.settings().cdi.annotations)?;
         let mut edits = self.specs.find(&names, Owner { uid: user.uid, gid: user.gid })?;
         let mut devices = devices::of(spec, pod.spec.security.namespaces.user.is_some())?;
         std::mem::take(&mut edits.nodes).into_iter().for_each(|new| devices.add(new.node, new.access));
-        Ok((devices, edits))
+        let Devices { nodes, rules, .. } = devices;
+        Ok((rules, DeviceInputs { nodes, edits }))
     }
 
-    fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
+    fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<image::User, CreateError> {
         let security = &spec.security;
         let (id, name) = match &security.run_as {
             Some(UserRef::Id(id)) => (Some(i64::from(*id)), ""),
@@ -190,22 +181,45 @@ impl Runtime {
             image_user: &image.user,
         };
         let accounts = self.images.accounts(image)?;
-        let user = image::resolve_user(&accounts, request)?;
-        let mut groups = security.supplemental_groups.clone();
-        if security.groups_policy == GroupsPolicy::Merge {
-            groups.extend(&user.groups);
-        }
-        // The primary group is among them: programs such as `id` and `newgrp` expect it, and so do the peers.
-        groups.push(user.gid);
-        groups.sort_unstable();
-        groups.dedup();
-        Ok((user, groups))
+        Ok(image::resolve_user(&accounts, request)?)
     }
 
-    /// Its level, if it has one of its own, is taken until it is freed.
+    fn security_profiles(
+        &self,
+        id: &ContainerId,
+        pod: &PodRecord,
+        spec: &ContainerSpec,
+        handler: &Handler,
+    ) -> Result<SecurityProfiles, CreateError> {
+        let seccomp = self.seccomp(spec, handler)?;
+        let requested = spec.security.apparmor.as_ref();
+        let apparmor = self.apparmor.profile(requested, spec.security.privileged, handler.apparmor.as_deref())?;
+        let selinux = self.labels(id, pod, spec)?;
+        Ok(SecurityProfiles { seccomp, apparmor, selinux })
+    }
+
+    fn mounts(
+        &self,
+        id: &ContainerId,
+        spec: &ContainerSpec,
+        image_config: &image::Config,
+    ) -> Result<MountPlan, CreateError> {
+        let images = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
+        let sources = spec.mounts.iter().map(|mount| volumes::source(mount, &images)).collect();
+        let directory = self.layout.writable_layer(id).join("volumes");
+        let volumes = volumes::image_volumes(&image_config.volumes, &spec.mounts, &directory)?;
+        Ok(MountPlan { images, inputs: MountInputs { sources, volumes }, host_sources: Vec::new() })
+    }
+
+    fn container_cgroup(&self, pod: &PodRecord, id: &ContainerId) -> Result<cgroup::Cgroup, CreateError> {
+        let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
+        Ok(self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?)
+    }
+
+    /// Returns the SELinux labels. A level of the container alone stays reserved until it is freed.
     fn labels(&self, id: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<Labels>, SelinuxError> {
         let (security, above) = (&spec.security, &pod.spec.security.namespaces);
-        // As the container really has them: a client that is silent asks for the pod's.
+        // POD is the default of CRI: the container then has the PID namespace of the pod.
         let pid = if security.namespaces.pid == NsMode::Pod { above.pid } else { security.namespaces.pid };
         let hosts = [pid, above.ipc].contains(&NsMode::Node);
         let (asked, of_pod) = (security.selinux.as_ref(), pod.spec.security.selinux.as_ref());
@@ -235,7 +249,7 @@ impl Runtime {
         Ok(Some(filter))
     }
 
-    /// The first process of the container whose PID namespace is asked for.
+    /// Returns the first process of the container whose PID namespace the request names.
     fn target(&self, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<u32>, CreateError> {
         let spaces = &spec.security.namespaces;
         if spaces.pid != NsMode::Target {
@@ -250,22 +264,35 @@ impl Runtime {
     }
 }
 
-/// The log, where the pod has a log directory and the container a path in it.
-fn log_path(pod: &PodRecord, spec: &ContainerSpec) -> Option<LogPath> {
-    let (directory, file) = (pod.spec.log_directory.clone()?, spec.log_path.clone()?);
-    Some(LogPath { directory, file })
+/// Returns all supplementary groups of the container's processes, sorted.
+fn groups(spec: &ContainerSpec, user: &image::User, of_cdi_devices: &[u32]) -> Vec<u32> {
+    let mut groups = spec.security.supplemental_groups.clone();
+    if spec.security.groups_policy == GroupsPolicy::Merge {
+        groups.extend(&user.groups);
+    }
+    // Programs such as `id` and `newgrp` expect the primary group too; containerd and CRI-O add it.
+    groups.push(user.gid);
+    groups.extend(of_cdi_devices);
+    groups.sort_unstable();
+    groups.dedup();
+    groups
 }
 
-/// Opens the log, unless the shim does.
-fn client_paths(pod: &PodRecord, spec: &ContainerSpec, shim_opens_paths: bool) -> Result<ClientPaths, CreateError> {
-    let log = log_path(pod, spec);
-    let log_file = log.as_ref().filter(|_| !shim_opens_paths);
-    let log_file = log_file.map(|log| open_log(&log.directory, &log.file)).transpose()?;
-    let mount_sources = if shim_opens_paths { host_sources(spec) } else { Vec::new() };
-    Ok(ClientPaths { log, log_file, mount_sources })
+/// Opens the log, unless the shim does. A container has a log if its pod has a log directory and the request a path.
+fn log_plan(
+    pod: &PodRecord,
+    spec: &ContainerSpec,
+    handler: &Handler,
+    shim_opens_paths: bool,
+) -> Result<LogPlan, CreateError> {
+    let path = pod.spec.log_directory.clone().zip(spec.log_path.clone());
+    let path = path.map(|(directory, file)| LogPath { directory, file });
+    let opened_here = path.as_ref().filter(|_| !shim_opens_paths);
+    let file = opened_here.map(|log| open_log(&log.directory, &log.file)).transpose()?;
+    Ok(LogPlan { path, file, line_max: handler.log_line_max, rate_max: handler.log_rate_max })
 }
 
-/// The sources of mounts on the host.
+/// Returns the sources of mounts on the host.
 fn host_sources(spec: &ContainerSpec) -> Vec<PathBuf> {
     let host = |source: &MountSource| match source {
         MountSource::Host(path) => Some(path.clone()),
@@ -282,40 +309,40 @@ fn stop_signal(spec: &ContainerSpec, image: &image::Config) -> Result<Signal, Cr
     })
 }
 
-/// Relabels the sources that are to be: for this container alone, as CRI is understood, so its level goes with the label. Images
-/// have it from their mount. Makes those first that are missing, and all others where the shim does not.
-fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>, shim_opens_paths: bool) -> Result<(), CreateError> {
+/// Relabels the sources whose mounts request it, with the level of this container alone, as CRI defines it. Images are
+/// labelled by their mounts. Creates missing sources before that, and the others if the shim does not.
+fn prepare_sources(spec: &ContainerSpec, labels: Option<&Labels>, shim_opens_paths: bool) -> Result<(), CreateError> {
     let relabels = |mount: &model::Mount| mount.selinux_relabel && labels.is_some();
-    let mut here = spec.mounts.iter().filter(|mount| !shim_opens_paths || relabels(mount));
-    here.try_for_each(|mount| make_source(&mount.source))?;
+    let mut created_here = spec.mounts.iter().filter(|mount| !shim_opens_paths || relabels(mount));
+    created_here.try_for_each(|mount| create_source(&mount.source))?;
     let Some(Labels { mount: label, .. }) = labels else { return Ok(()) };
     for (index, mount) in spec.mounts.iter().enumerate().filter(|(_, mount)| mount.selinux_relabel) {
         let MountSource::Host(path) = &mount.source else { continue };
         let failed = |source: RelabelError| CreateError::Relabel { index, source };
         if !relabel(path, label).map_err(failed)? {
-            tracing::warn!(path = %path.display(), "config.mounts[{index}].selinux_relabel: it takes no labels");
+            tracing::warn!(path = %path.display(), "config.mounts[{index}].selinux_relabel: the file system has no SELinux labels");
         }
     }
     Ok(())
 }
 
-/// Tells of wishes that are granted in all but this.
+/// Logs fields of the request that have no effect.
 fn warn_unsupported(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
     if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
         tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
     }
 }
 
-/// A directory that is to be mounted and is missing is made, as the peers do.
-fn make_source(source: &MountSource) -> Result<(), CreateError> {
+/// Creates the directory that a mount names if it is missing, as containerd and CRI-O do.
+fn create_source(source: &MountSource) -> Result<(), CreateError> {
     let path = match source {
         MountSource::Host(path) => path,
         MountSource::Image { .. } => return Ok(()),
     };
-    let made = match std::fs::metadata(path) {
+    let created = match std::fs::metadata(path) {
         Ok(_) => Ok(()),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
         Err(error) => Err(error),
     };
-    made.map_err(|source| CreateError::MountSource { path: path.to_owned(), source })
+    created.map_err(|source| CreateError::MountSource { path: path.to_owned(), source })
 }
