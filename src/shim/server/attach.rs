@@ -9,6 +9,7 @@ use shim_protocol::{AttachFrame, AttachRequest, Response, ShimError, ShimErrorKi
 
 use crate::server::container::State;
 use crate::server::poller::Source;
+use crate::server::requests::wrong_state;
 use crate::server::{Shim, not_found, shim_error};
 
 /// More cannot look on at the same time.
@@ -19,8 +20,7 @@ impl Shim {
         let id = &request.container;
         let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { .. }) = &container.state else {
-            let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not running")));
+            return Err(wrong_state(id, container, "running"));
         };
         let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the ask"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {

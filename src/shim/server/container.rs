@@ -44,22 +44,29 @@ pub(crate) struct DroppedOutput {
     pub(crate) told: Option<Instant>,
 }
 
-/// Where a container stands, with what only that moment needs.
+/// The state of a container, with what the shim needs until the program runs.
 #[derive(Debug)]
 pub(crate) enum State {
-    Launching(Launching),
-    /// With `go`, a byte written there is the start; else libcontainer is told.
-    Created {
-        pid: NonZeroU32,
-        started: OwnedFd,
-        go: Option<OwnedFd>,
-    },
-    Starting {
-        pid: NonZeroU32,
-        started: OwnedFd,
-        caller: Caller,
-    },
+    Unstarted(Unstarted),
+    /// Running or exited.
     Settled(ContainerState),
+}
+
+/// A container whose program does not run yet.
+#[derive(Debug)]
+pub(crate) struct Unstarted {
+    /// Closes when the program runs; before that, it carries the reason why it does not.
+    pub(crate) started: OwnedFd,
+    /// A byte written here starts the program. `None` in a created container: libcontainer starts it.
+    pub(crate) go: Option<OwnedFd>,
+    pub(crate) stage: Stage,
+}
+
+#[derive(Debug)]
+pub(crate) enum Stage {
+    Launching(Launching),
+    Created { pid: NonZeroU32 },
+    Starting { pid: NonZeroU32, caller: Caller },
 }
 
 #[derive(Debug)]
@@ -67,8 +74,6 @@ pub(crate) struct Launching {
     pub(crate) caller: Caller,
     pub(crate) launcher: Pid,
     pub(crate) report: OwnedFd,
-    pub(crate) started: OwnedFd,
-    pub(crate) go: OwnedFd,
     /// libcontainer's words, in case it fails.
     pub(crate) trace: Vec<String>,
     /// The settings that the stages could not apply.
@@ -83,10 +88,25 @@ impl Container {
     /// What the daemon is told. A launch that is not finished is no container yet.
     pub(crate) fn state_report(&self) -> Option<ContainerState> {
         match &self.state {
-            State::Launching(_) => None,
-            State::Created { pid, .. } | State::Starting { pid, .. } => Some(ContainerState::Created { pid: *pid }),
-            State::Settled(phase) => Some(phase.clone()),
+            State::Unstarted(Unstarted { stage: Stage::Launching(_), .. }) => None,
+            State::Unstarted(Unstarted { stage: Stage::Created { pid } | Stage::Starting { pid, .. }, .. }) => {
+                Some(ContainerState::Created { pid: *pid })
+            }
+            State::Settled(state) => Some(state.clone()),
         }
+    }
+
+    /// Returns the launch if it has not finished.
+    pub(crate) fn launching(&self) -> Option<&Launching> {
+        match &self.state {
+            State::Unstarted(Unstarted { stage: Stage::Launching(launching), .. }) => Some(launching),
+            State::Unstarted(_) | State::Settled(_) => None,
+        }
+    }
+
+    /// Whether StartContainer was requested and its program does not run yet.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(&self.state, State::Unstarted(Unstarted { stage: Stage::Starting { .. }, .. }))
     }
 
     /// The first process, while there is one.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use model::{AbnormalExit, ContainerId, ContainerState, Exit};
 use shim_protocol::{LaunchWarning, Response, ShimError, ShimErrorKind};
 
-use crate::server::container::{Caller, Container, Launching, State};
+use crate::server::container::{Caller, Container, Launching, Stage, State, Unstarted};
 use crate::server::poller::Source;
 use crate::server::requests::{ended_meanwhile, to_pid};
 use crate::server::{ExecKey, Shim, shim_error};
@@ -21,7 +21,9 @@ impl Shim {
     pub(crate) fn on_launch_report(&mut self, id: &ContainerId) {
         loop {
             let Some(container) = self.containers.get_mut(id) else { return };
-            let State::Launching(launching) = &mut container.state else { return };
+            let State::Unstarted(Unstarted { stage: Stage::Launching(launching), .. }) = &mut container.state else {
+                return;
+            };
             match receive(&launching.report, &mut self.buffer) {
                 Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
                 Ok(Some((Report::Warning(words), _))) => launching.warnings.push(words),
@@ -58,18 +60,21 @@ impl Shim {
     }
 
     fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<LaunchWarning>, waits: bool) {
-        let Some(container) = self.containers.get_mut(id) else { return };
         let Some(pid) = NonZeroU32::new(pid) else { return };
-        let placeholder = State::Settled(ContainerState::Created { pid });
-        let State::Launching(Launching { caller, report, started, go, warnings: told, .. }) =
-            std::mem::replace(&mut container.state, placeholder)
+        let Self { poller, containers, .. } = self;
+        let Some(Container { state: State::Unstarted(Unstarted { go, stage, .. }), .. }) = containers.get_mut(id)
         else {
             return;
         };
-        self.poller.forget(&report, &Source::Report(id.clone()));
-        container.state = State::Created { pid, started, go: waits.then_some(go) };
+        let Stage::Launching(Launching { caller, report, warnings: reported, .. }) = stage else { return };
+        poller.forget(&*report, &Source::Report(id.clone()));
+        let caller = *caller;
+        let warnings = std::mem::take(reported).into_iter().chain(warnings).collect();
+        *stage = Stage::Created { pid };
+        if !waits {
+            *go = None;
+        }
         self.watch_output(id);
-        let warnings = told.into_iter().chain(warnings).collect();
         self.reply(caller, Ok(Response::created(pid.get(), warnings)));
         if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
             self.ended(id, code);
@@ -80,47 +85,41 @@ impl Shim {
     pub(super) fn launch_failed(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.remove(id) else { return };
         container.kill_rest();
-        if let State::Launching(Launching { caller, report, started, mut trace, failure, hook_gate_failed, .. }) =
-            container.state
-        {
+        if let State::Unstarted(Unstarted { started, stage: Stage::Launching(launching), .. }) = container.state {
+            let Launching { caller, report, mut trace, failure, hook_gate_failed, .. } = launching;
             if hook_gate_failed {
                 trace.clear();
             }
-            // A first process that has its filter already has nothing else to tell it by.
-            let told = Some(why_not(&started)).filter(|words| !words.is_empty());
-            let told = told.map(|words| (ShimErrorKind::Refused, words)).or(failure);
+            // A first process that has loaded its filter can report through this pipe only.
+            let failure = start_failure(&started).map(|reason| (ShimErrorKind::Refused, reason)).or(failure);
             self.poller.forget(&report, &Source::Report(id.clone()));
-            let (kind, told) = match told {
-                Some((kind, words)) => (kind, Some(words)),
-                None => (ShimErrorKind::Refused, None),
-            };
-            self.reply(caller, Err(shim_error(kind, truncate(launch_failure(told, trace)))));
+            let (kind, reason) = failure.unzip();
+            let message = truncate(launch_failure(reason, trace));
+            self.reply(caller, Err(shim_error(kind.unwrap_or(ShimErrorKind::Refused), message)));
         }
         self.drop_unclaimed();
     }
 
     fn drop_unclaimed(&mut self) {
-        if !self.containers.values().any(|c| matches!(c.state, State::Launching(_))) {
+        if !self.containers.values().any(|c| c.launching().is_some()) {
             self.unclaimed = std::collections::HashMap::new();
         }
     }
 
     /// The program runs, or will not.
     pub(crate) fn on_start_pipe(&mut self, id: &ContainerId) {
-        let Some(container) = self.containers.get_mut(id) else { return };
-        let State::Starting { pid, .. } = container.state else { return };
-        let placeholder = State::Settled(ContainerState::Created { pid });
-        let State::Starting { started, caller, .. } = std::mem::replace(&mut container.state, placeholder) else {
-            return;
-        };
-        self.poller.forget(&started, &Source::Started(id.clone()));
-        let words = why_not(&started);
-        if words.is_empty() {
-            container.state = State::Settled(ContainerState::Running { pid, started: SystemTime::now() });
-            self.after_start(id, pid, caller);
-        } else {
-            // It ends by itself now; whatever its own exit code, the reason is this.
-            self.start_failed(id, caller, words);
+        let Self { poller, containers, .. } = self;
+        let Some(container) = containers.get_mut(id) else { return };
+        let State::Unstarted(Unstarted { started, stage, .. }) = &container.state else { return };
+        let Stage::Starting { pid, caller } = *stage else { return };
+        poller.forget(started, &Source::Started(id.clone()));
+        match start_failure(started) {
+            None => {
+                container.state = State::Settled(ContainerState::Running { pid, started: SystemTime::now() });
+                self.after_start(id, pid, caller);
+            }
+            // The process exits now; this is the reason, whatever its exit code.
+            Some(reason) => self.start_failed(id, caller, reason),
         }
     }
 
@@ -135,22 +134,22 @@ impl Shim {
         let Some(exec) = self.execs.get_mut(&key) else { return };
         let Some((started, caller)) = exec.starting.take() else { return };
         self.poller.forget(&started, &Source::ExecStarted(key));
-        let words = why_not(&started);
-        let (program, ended) = (exec.program.get(), exec.ended);
-        if let Some(pid) = program.filter(|_| words.is_empty()) {
-            let pid = u32::try_from(pid.as_raw()).unwrap_or(0);
-            self.reply(caller, Ok(Response::ExecStarted { pid }));
-            if let Some(code) = ended {
-                self.exec_ended(key, code);
+        let reason = match (start_failure(&started), exec.program.get()) {
+            (None, Some(pid)) => {
+                let (pid, ended) = (u32::try_from(pid.as_raw()).unwrap_or(0), exec.ended);
+                self.reply(caller, Ok(Response::ExecStarted { pid }));
+                if let Some(code) = ended {
+                    self.exec_ended(key, code);
+                }
+                return;
             }
-        } else {
-            let words =
-                if words.is_empty() { "the process was killed before its program ran".to_owned() } else { words };
-            let container = exec.container.clone();
-            self.execs.remove(&key);
-            let failure = self.exec_refused(&container, words);
-            self.reply(caller, Err(failure));
-        }
+            (None, None) => "the process was killed before its program ran".to_owned(),
+            (Some(reason), _) => reason,
+        };
+        let container = exec.container.clone();
+        self.execs.remove(&key);
+        let failure = self.exec_refused(&container, reason);
+        self.reply(caller, Err(failure));
     }
 
     /// Why a command does not run: its container has ended, or `words`.
@@ -178,11 +177,12 @@ fn launch_failure(told: Option<String>, trace: Vec<String>) -> String {
     if new.is_empty() { message } else { format!("{message} ({})", new.join("; ")) }
 }
 
-/// Why a program does not run; nothing when it does. Never waits: the words come in one write, before the pipe closes.
-fn why_not(started: &OwnedFd) -> String {
-    let mut words = [0; WORDS_MAX];
-    let n = rustix::io::read(started, &mut words).unwrap_or(0);
-    String::from_utf8_lossy(&words[..n]).into_owned()
+/// Returns the reason why a program does not run; `None` if it does. Does not block: the reason is written at once, before
+/// the pipe closes.
+fn start_failure(started: &OwnedFd) -> Option<String> {
+    let mut reason = [0; WORDS_MAX];
+    let n = rustix::io::read(started, &mut reason).unwrap_or(0);
+    (n > 0).then(|| String::from_utf8_lossy(&reason[..n]).into_owned())
 }
 
 #[cfg(test)]

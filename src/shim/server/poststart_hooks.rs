@@ -17,6 +17,7 @@ use sys::fork::SingleThread;
 
 use crate::server::container::{Caller, State as Stand};
 use crate::server::poller::Source;
+use crate::server::requests::removed_meanwhile;
 use crate::server::{Shim, shim_error};
 
 /// Hooks under way.
@@ -75,7 +76,7 @@ impl Shim {
             self.poller.forget(&outcome, &Source::Poststart(id.clone()));
             // The hook it waits for ends with it.
             sys::signal::send(runner.as_raw(), 9).ok();
-            self.reply(caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
+            self.reply(caller, Err(removed_meanwhile()));
         }
     }
 }

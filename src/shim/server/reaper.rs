@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 use shim_protocol::Event;
 
-use crate::server::container::State;
+use crate::server::container::{Container, State};
 use crate::server::requests::to_pid;
 use crate::server::{ExecKey, Shim};
 
@@ -42,8 +42,7 @@ impl Shim {
     }
 
     fn child_ended(&mut self, pid: i32, code: i32) {
-        let is_init =
-            |c: &crate::server::container::Container| c.pid().and_then(to_pid).is_some_and(|p| p.as_raw() == pid);
+        let is_init = |c: &Container| c.pid().and_then(to_pid).is_some_and(|p| p.as_raw() == pid);
         if let Some(id) = self.containers.iter().find(|(_, c)| is_init(c)).map(|(id, _)| id.clone()) {
             return self.ended(&id, code);
         }
@@ -54,11 +53,11 @@ impl Shim {
         if let Some(key) = self.execs.iter().find(|(_, e)| is(e.between)).map(|(key, _)| *key) {
             return self.exec_entered(key);
         }
-        let launching = |c: &crate::server::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
-        if let Some(id) = self.containers.iter().find(|(_, c)| launching(c)).map(|(id, _)| id.clone()) {
-            // All that it said is in the socket by now.
+        let is_launcher = |c: &Container| c.launching().is_some_and(|launching| launching.launcher.as_raw() == pid);
+        if let Some(id) = self.containers.iter().find(|(_, c)| is_launcher(c)).map(|(id, _)| id.clone()) {
+            // The socket has all its reports by now.
             self.on_launch_report(&id);
-            if self.containers.get(&id).is_some_and(|c| matches!(c.state, State::Launching(_))) {
+            if self.containers.get(&id).is_some_and(|c| c.launching().is_some()) {
                 self.launch_failed(&id);
             }
             return;
@@ -68,15 +67,15 @@ impl Shim {
         {
             pod.init = None;
         }
-        if self.containers.values().any(|c| matches!(c.state, State::Launching(_))) {
+        if self.containers.values().any(|c| c.launching().is_some()) {
             self.unclaimed.insert(pid, code);
         }
     }
 
     /// A container's first process ended.
     pub(super) fn ended(&mut self, id: &ContainerId, code: i32) {
-        if self.containers.get(id).is_some_and(|c| matches!(c.state, State::Starting { .. })) {
-            // Both may be true at once: it ran its program, and ended. The first comes first.
+        if self.containers.get(id).is_some_and(|c| c.is_starting()) {
+            // It may have executed its program and exited since: the start is reported before the exit.
             self.on_start_pipe(id);
         }
         let Some(container) = self.containers.get(id) else { return };
@@ -87,17 +86,17 @@ impl Shim {
         self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, abnormal: None });
     }
 
-    /// Brings a container to its end: nothing of it runs, all it printed is in the log, and the daemon knows.
+    /// Makes a container exited: kills its other processes, writes its last output to the log and reports the exit to
+    /// the daemon. Does nothing while it is launched, since a launch that fails leaves no container.
     pub(super) fn finish_exit(&mut self, id: &ContainerId, exit: Exit) {
-        if let Some(container) = self.containers.get(id) {
-            container.kill_rest();
-        }
+        let Some(container) = self.containers.get(id) else { return };
+        let Some(state) = container.state_report() else { return };
+        container.kill_rest();
         self.unwatch_output(id);
         self.end_reopen(id);
         let Some(container) = self.containers.get_mut(id) else { return };
         let lost = container.streams.finish(&mut self.buffer);
-        let phase = container.state_report().unwrap_or(ContainerState::Unknown { left: Vec::new() });
-        container.state = State::Settled(phase.exit(exit.clone()));
+        container.state = State::Settled(state.exit(exit.clone()));
         if let Err(error) = container.write_exit(&exit) {
             launcher::log(format_args!("writing the exit of {id}: {error}"));
         }

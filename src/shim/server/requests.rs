@@ -18,7 +18,7 @@ use shim_protocol::{
 };
 
 use crate::pod;
-use crate::server::container::{Caller, Container, DroppedOutput, Launching, State};
+use crate::server::container::{Caller, Container, DroppedOutput, Launching, Stage, State, Unstarted};
 use crate::server::poller::Source;
 use crate::server::{Exec, ExecKey, Shim, not_found, shim_error};
 
@@ -92,17 +92,17 @@ impl Shim {
         let launcher = launch::launch(request, &settings, stdio, pod_proc)
             .inspect_err(|_| self.poller.forget(&report, &source))
             .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
-        let state = State::Launching(Launching {
+        let launching = Launching {
             caller,
             launcher,
             report,
-            started: started.into(),
-            go: go.into(),
             trace: Vec::new(),
             warnings: Vec::new(),
             failure: None,
             hook_gate_failed: false,
-        });
+        };
+        let stage = Stage::Launching(launching);
+        let state = State::Unstarted(Unstarted { started: started.into(), go: Some(go.into()), stage });
         let container = Container {
             dir: request.dir.clone(),
             launch: settings,
@@ -146,25 +146,21 @@ impl Shim {
     }
 
     fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), ShimError> {
-        let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
-        let State::Created { pid, .. } = container.state else {
-            let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not created")));
+        let Self { poller, containers, .. } = self;
+        let container = containers.get_mut(id).ok_or_else(|| not_found(id))?;
+        let State::Unstarted(Unstarted { started, go, stage }) = &mut container.state else {
+            return Err(wrong_state(id, container, "created"));
         };
-        match &container.state {
-            State::Created { go: Some(go), .. } => {
-                // Fails only where the process has ended, which is heard of by itself.
+        let Stage::Created { pid } = *stage else { return Err(wrong_state(id, container, "created")) };
+        match go {
+            Some(go) => {
+                // Fails only if the process has exited, which SIGCHLD reports.
                 rustix::io::write(go, &[1]).ok();
             }
-            _ => launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?,
+            None => launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?,
         }
-        let State::Created { started, .. } =
-            std::mem::replace(&mut container.state, State::Settled(ContainerState::Created { pid }))
-        else {
-            return Ok(());
-        };
-        self.poller.watch(&started, Source::Started(id.clone()));
-        container.state = State::Starting { pid, started, caller };
+        poller.watch(started, Source::Started(id.clone()));
+        *stage = Stage::Starting { pid, caller };
         Ok(())
     }
 
@@ -186,17 +182,19 @@ impl Shim {
         self.end_reopen(id);
         let Some(mut container) = self.containers.remove(id) else { return Ok(Response::Done) };
         let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
-        match &container.state {
-            State::Launching(Launching { caller, launcher, report, .. }) => {
-                self.poller.forget(report, &Source::Report(id.clone()));
-                dead.push(launcher.as_raw());
-                self.reply(*caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
+        if let State::Unstarted(Unstarted { started, stage, .. }) = &container.state {
+            match stage {
+                Stage::Launching(Launching { caller, launcher, report, .. }) => {
+                    self.poller.forget(report, &Source::Report(id.clone()));
+                    dead.push(launcher.as_raw());
+                    self.reply(*caller, Err(removed_meanwhile()));
+                }
+                Stage::Starting { caller, .. } => {
+                    self.poller.forget(started, &Source::Started(id.clone()));
+                    self.reply(*caller, Err(removed_meanwhile()));
+                }
+                Stage::Created { .. } => {}
             }
-            State::Starting { started, caller, .. } => {
-                self.poller.forget(started, &Source::Started(id.clone()));
-                self.reply(*caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
-            }
-            State::Created { .. } | State::Settled(_) => {}
         }
         for pid in &dead {
             sys::signal::send(*pid, 9).ok();
@@ -223,8 +221,7 @@ impl Shim {
         let id = &request.container;
         let container = self.containers.get(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { pid, .. }) = &container.state else {
-            let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not running")));
+            return Err(wrong_state(id, container, "running"));
         };
         if container.is_frozen() {
             return Err(shim_error(ShimErrorKind::State, format!("container {id} is paused: its cgroup is frozen")));
@@ -279,6 +276,17 @@ impl Shim {
         }
         Ok(Response::Done)
     }
+}
+
+/// Returns the error of a request that the state of the container does not allow.
+pub(crate) fn wrong_state(id: &ContainerId, container: &Container, required: &str) -> ShimError {
+    let state = container.state_report().map_or("being created", |state| state.name());
+    shim_error(ShimErrorKind::State, format!("container {id} is {state}, not {required}"))
+}
+
+/// Returns the error of a request that waited when its container was removed.
+pub(crate) fn removed_meanwhile() -> ShimError {
+    shim_error(ShimErrorKind::State, "the container was removed meanwhile")
 }
 
 /// The answer to an exec that failed since the container ended: `init` is its first process, which is not reaped yet.
