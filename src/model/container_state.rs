@@ -26,28 +26,24 @@ pub enum AbnormalExit {
     Lost(String),
 }
 
-/// A cleanup step that failed and is retried later.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CleanupFailure {
-    pub step: String,
-    pub error: String,
-}
-
 /// The state of a container.
 ///
 /// ```text
 ///  Created ──start──▶ Running ──exit──▶ Exited ──remove──▶ (removed)
 ///     └───────exit (killed, or could not start)──▶┘
-///  Unknown: found after a crash with an uncertain state; only stop and remove are possible
 /// ```
 ///
 /// Starting and removing are not states: meanwhile the work lock of the container is locked.
+///
+/// CRI's CONTAINER_UNKNOWN is never reported. containerd reports it if it cannot load a container's task after a restart,
+/// and the kubelet then stops the container and starts another. crisp knows the state without that: the shim writes each
+/// exit to a file, and the kernel lists the processes of the cgroup, also if a record is unreadable. A container
+/// that cannot be removed completely stays exited, and the daemon retries the cleanup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     Created { pid: NonZeroU32 },
     Running { pid: NonZeroU32, started: SystemTime },
     Exited { started: Option<SystemTime>, exit: Exit },
-    Unknown { left: Vec<CleanupFailure> },
 }
 
 /// A transition that the state does not allow.
@@ -63,7 +59,7 @@ impl ContainerState {
     pub fn start(&self, now: SystemTime) -> Result<ContainerState, WrongState> {
         match self {
             ContainerState::Created { pid } => Ok(ContainerState::Running { pid: *pid, started: now }),
-            ContainerState::Running { .. } | ContainerState::Exited { .. } | ContainerState::Unknown { .. } => {
+            ContainerState::Running { .. } | ContainerState::Exited { .. } => {
                 Err(WrongState { is: self.name(), cannot: "start" })
             }
         }
@@ -73,9 +69,7 @@ impl ContainerState {
     #[must_use]
     pub fn exit(&self, exit: Exit) -> ContainerState {
         match self {
-            ContainerState::Created { .. } | ContainerState::Unknown { .. } => {
-                ContainerState::Exited { started: None, exit }
-            }
+            ContainerState::Created { .. } => ContainerState::Exited { started: None, exit },
             // The start may be recorded late; it must not be later than the exit.
             ContainerState::Running { started, .. } => {
                 ContainerState::Exited { started: Some(exit.at.min(*started)), exit }
@@ -89,7 +83,7 @@ impl ContainerState {
     pub fn pid(&self) -> Option<NonZeroU32> {
         match self {
             ContainerState::Created { pid } | ContainerState::Running { pid, .. } => Some(*pid),
-            ContainerState::Exited { .. } | ContainerState::Unknown { .. } => None,
+            ContainerState::Exited { .. } => None,
         }
     }
 
@@ -99,7 +93,6 @@ impl ContainerState {
             ContainerState::Created { .. } => "created",
             ContainerState::Running { .. } => "running",
             ContainerState::Exited { .. } => "exited",
-            ContainerState::Unknown { .. } => "unknown",
         }
     }
 }
@@ -118,7 +111,7 @@ mod tests {
         let created = ContainerState::Created { pid };
         let running = created.start(SystemTime::UNIX_EPOCH).unwrap();
         assert_eq!(running, ContainerState::Running { pid, started: SystemTime::UNIX_EPOCH });
-        for phase in [running.clone(), running.exit(exit(0)), ContainerState::Unknown { left: vec![] }] {
+        for phase in [running.clone(), running.exit(exit(0))] {
             assert!(phase.start(SystemTime::UNIX_EPOCH).is_err(), "{phase:?}");
         }
     }

@@ -27,7 +27,7 @@ mod update;
 mod user_ns;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
-pub use container_state::{AbnormalExit, CleanupFailure, ContainerState, Exit, WrongState};
+pub use container_state::{AbnormalExit, ContainerState, Exit, WrongState};
 pub use error::{ErrorClass, ErrorKind};
 pub use id::{ContainerId, IdError, PodId};
 pub use pod::{Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol};

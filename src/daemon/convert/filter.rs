@@ -168,12 +168,10 @@ mod tests {
     #[test]
     fn containers_are_found_by_pod_and_state_too() {
         let created = ContainerState::Created { pid: std::num::NonZeroU32::MIN };
-        let unknown = ContainerState::Unknown { left: Vec::new() };
-        let all = vec![
-            container(0x11, 0xa1, created.clone()),
-            container(0x12, 0xa1, unknown.clone()),
-            container(0x21, 0xa2, created),
-        ];
+        let exit = model::Exit { code: 0, at: std::time::SystemTime::UNIX_EPOCH, oom: false, abnormal: None };
+        let exited = ContainerState::Exited { started: None, exit };
+        let all =
+            vec![container(0x11, 0xa1, created.clone()), container(0x12, 0xa1, exited), container(0x21, 0xa2, created)];
         let found = |id: &str, pod: &str, state: Option<i32>| {
             let filter = containers(Some(v1::ContainerFilter {
                 id: id.to_owned(),
@@ -187,7 +185,8 @@ mod tests {
         assert_eq!(found("", "", None), ["11", "12", "21"]);
         assert_eq!(found("", "a1", None), ["11", "12"]);
         assert_eq!(found("", "a", None), [""; 0]);
-        assert_eq!(found("", "a1", Some(3)), ["12"]);
+        assert_eq!(found("", "a1", Some(2)), ["12"]);
+        assert_eq!(found("", "a1", Some(3)), [""; 0], "CONTAINER_UNKNOWN");
         assert_eq!(found("11", "a2", None), [""; 0]);
         assert_eq!(found("2", "", Some(0)), ["21"]);
     }

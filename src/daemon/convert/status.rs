@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::{AbnormalExit, CleanupFailure, ContainerState, Exit, PodState};
+use model::{AbnormalExit, ContainerState, Exit, PodState};
 
 use super::{container, image, mount, pod, resources, security, signal};
 use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord};
@@ -20,8 +20,6 @@ const START_ERROR: &str = "StartError";
 const SHIM_LOST: &str = "ShimLost";
 /// The container's record, or its pod's, cannot be read.
 const UNREADABLE: &str = "RecordUnreadable";
-/// Nobody can tell what became of it.
-const UNKNOWN: &str = "Unknown";
 
 pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
     let PodRecord {
@@ -181,7 +179,6 @@ pub(super) fn container_state(phase: &ContainerState) -> v1::ContainerState {
         ContainerState::Created { .. } => v1::ContainerState::ContainerCreated,
         ContainerState::Running { .. } => v1::ContainerState::ContainerRunning,
         ContainerState::Exited { .. } => v1::ContainerState::ContainerExited,
-        ContainerState::Unknown { .. } => v1::ContainerState::ContainerUnknown,
     }
 }
 
@@ -217,15 +214,6 @@ fn moment(phase: &ContainerState) -> Moment {
             };
             Moment { started: *started, finished: Some(*at), code: *code, reason, message }
         }
-        ContainerState::Unknown { left } => Moment {
-            reason: UNKNOWN,
-            message: left
-                .iter()
-                .map(|CleanupFailure { step, error }| format!("{step}: {error}"))
-                .collect::<Vec<_>>()
-                .join("; "),
-            ..Moment::default()
-        },
     }
 }
 

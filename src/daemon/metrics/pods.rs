@@ -4,23 +4,13 @@ use super::text::{Exposition, Kind};
 use crate::runtime::Counts;
 
 pub(super) fn write(text: &mut Exposition, population: &Counts) {
-    let Counts {
-        ready,
-        not_ready,
-        created,
-        running,
-        exited,
-        unknown,
-        shims,
-        listeners,
-        log_bytes_lost,
-        exec_bytes_dropped,
-    } = population;
+    let Counts { ready, not_ready, created, running, exited, shims, listeners, log_bytes_lost, exec_bytes_dropped } =
+        population;
     let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods, by state.");
     pods.sample(&[("state", "ready")], ready);
     pods.sample(&[("state", "not_ready")], not_ready);
     let mut containers = text.family("crisp_containers", Kind::Gauge, "Containers, by state.");
-    for (state, count) in [("created", created), ("running", running), ("exited", exited), ("unknown", unknown)] {
+    for (state, count) in [("created", created), ("running", running), ("exited", exited)] {
         containers.sample(&[("state", state)], count);
     }
     text.family("crisp_shims", Kind::Gauge, "Shims that are alive and in reach.").sample(&[], shims);
@@ -44,7 +34,6 @@ mod tests {
             created: 3,
             running: 4,
             exited: 5,
-            unknown: 6,
             shims: 7,
             listeners: 8,
             log_bytes_lost: 9,
@@ -62,7 +51,6 @@ mod tests {
                 "crisp_containers{state=\"created\"} 3",
                 "crisp_containers{state=\"running\"} 4",
                 "crisp_containers{state=\"exited\"} 5",
-                "crisp_containers{state=\"unknown\"} 6",
                 "crisp_shims 7",
                 "crisp_event_listeners 8",
                 "crisp_log_bytes_lost_total 9",

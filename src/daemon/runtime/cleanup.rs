@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
-use model::{CleanupFailure, ContainerId, PodId};
+use model::{ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
 use tokio::sync::mpsc;
 
@@ -20,6 +20,13 @@ use crate::store::{CgroupIntent, ContainerIntent};
 pub(super) enum PendingCleanup {
     Pod(PodId),
     Container(PodId, ContainerId),
+}
+
+/// A cleanup step that failed; the daemon retries it later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CleanupFailure {
+    pub(crate) step: String,
+    pub(crate) error: String,
 }
 
 /// How long killed processes may take to be gone.

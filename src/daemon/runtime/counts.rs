@@ -14,7 +14,6 @@ pub(crate) struct Counts {
     pub(crate) created: u64,
     pub(crate) running: u64,
     pub(crate) exited: u64,
-    pub(crate) unknown: u64,
     pub(crate) shims: usize,
     pub(crate) listeners: usize,
     pub(crate) log_bytes_lost: u64,
@@ -41,7 +40,6 @@ impl Runtime {
                 ContainerState::Created { .. } => population.created += 1,
                 ContainerState::Running { .. } => population.running += 1,
                 ContainerState::Exited { .. } => population.exited += 1,
-                ContainerState::Unknown { .. } => population.unknown += 1,
             }
         }
         population

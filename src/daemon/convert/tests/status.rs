@@ -140,16 +140,6 @@ fn a_container_that_never_started_has_no_times() {
 }
 
 #[test]
-fn an_unknown_container_tells_what_was_left() {
-    let mut record = container_record();
-    let left = |step: &str| CleanupFailure { step: step.into(), error: "busy".into() };
-    record.state = ContainerState::Unknown { left: vec![left("unmount"), left("remove")] };
-    let status = container(&record, None);
-    assert_eq!((status.state(), status.reason.as_str()), (v1::ContainerState::ContainerUnknown, "Unknown"));
-    assert_eq!(status.message, "unmount: busy; remove: busy");
-}
-
-#[test]
 fn a_status_shows_the_limits_in_force() {
     use model::resources::{CpuShares, Micros, ObservedLimits};
     let observed = ObservedLimits {

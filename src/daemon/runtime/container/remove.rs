@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{CleanupFailure, ContainerId, ErrorClass, ErrorKind};
+use model::{ContainerId, ErrorClass, ErrorKind};
 
+use crate::runtime::cleanup::CleanupFailure;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{ContainerRecord, Entry};

@@ -41,7 +41,7 @@ impl ErrorClass for StopError {
 
 pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
     match record.state {
-        ContainerState::Exited { .. } | ContainerState::Unknown { .. } => true,
+        ContainerState::Exited { .. } => true,
         ContainerState::Created { .. } | ContainerState::Running { .. } => false,
     }
 }

@@ -60,8 +60,6 @@ fn reached(phase: &ContainerState) -> (LifecycleStep, bool) {
         ContainerState::Created { .. } => (LifecycleStep::Created, false),
         ContainerState::Running { .. } => (LifecycleStep::Started, true),
         ContainerState::Exited { started, .. } => (LifecycleStep::Stopped, started.is_some()),
-        // Something of it may be there, but nobody waits for it any more.
-        ContainerState::Unknown { .. } => (LifecycleStep::Stopped, false),
     }
 }
 

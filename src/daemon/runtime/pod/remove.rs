@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use model::{CleanupFailure, ErrorClass, ErrorKind, PodId};
+use model::{ErrorClass, ErrorKind, PodId};
 
+use crate::runtime::cleanup::CleanupFailure;
 use crate::runtime::container::remove::words;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, RemoveError, Runtime, StopPodError};
