@@ -15,6 +15,7 @@ mod container_state;
 mod error;
 pub mod error_chain;
 mod id;
+mod layer_number;
 pub mod metrics;
 mod pod;
 pub mod pod_resources;
@@ -30,6 +31,7 @@ pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, 
 pub use container_state::{AbnormalExit, ContainerState, Exit, WrongState};
 pub use error::{ErrorClass, ErrorKind};
 pub use id::{ContainerId, IdError, PodId};
+pub use layer_number::{InvalidLayerDirectory, LayerNumber};
 pub use pod::{Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use security::{

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use model::LayerNumber;
 use serde::{Deserialize, Serialize};
 
 /// `launch.json` in the container's directory.
@@ -11,7 +12,7 @@ pub struct LaunchConfig {
     pub rootfs: Overlay,
     /// Images mounted in the container: the layers of each by image id, as in [`Overlay::lower`].
     #[serde(default)]
-    pub images: BTreeMap<String, Vec<String>>,
+    pub images: BTreeMap<String, Vec<LayerNumber>>,
     pub tty: bool,
     /// Keep stdin open for attach clients; otherwise it is empty.
     pub stdin: bool,
@@ -56,10 +57,10 @@ impl LaunchConfig {
 /// The container's root file system: read-only layers below a writable one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overlay {
-    /// The directory that `lower` is relative to, since mount options are limited to one page.
+    /// The directory with all layers. `lowerdir` is relative to it, since mount options are limited to one page.
     pub layers: PathBuf,
     /// Top-most first.
-    pub lower: Vec<String>,
+    pub lower: Vec<LayerNumber>,
     pub upper: PathBuf,
     pub work: PathBuf,
 }

@@ -232,7 +232,7 @@ fn many_layers_are_unpacked_at_once_and_stay_in_order() {
     let image = env.store.import(&path, Some("x"), &ignore_progress).unwrap().remove(0);
     let lowers = env.store.lowers(&image).unwrap();
     for (at, lower) in lowers.iter().rev().enumerate() {
-        let file = env.store.layers_dir().join(lower).join(format!("f{at}"));
+        let file = env.store.layers_dir().join(lower.directory()).join(format!("f{at}"));
         assert_eq!(std::fs::read(file).unwrap(), [u8::try_from(at).unwrap(); 5000]);
     }
 }

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use model::LayerNumber;
 use nix::sched::{CloneFlags, unshare};
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -43,19 +44,19 @@ impl RootfsError {
 
 /// Runs `work` with the merged root of an image.
 ///
-/// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
+/// `lowers` are the layers, top-most first, in `layers_dir`; `mount_point` is any directory.
 pub(crate) fn show<T: Send>(
     layers_dir: &Path,
-    lowers: &[String],
+    lowers: &[LayerNumber],
     mount_point: &Path,
     work: impl FnOnce(&ConfinedRoot) -> T + Send,
 ) -> Result<T, RootfsError> {
     if let [only] = lowers {
-        let root =
-            ConfinedRoot::open(&layers_dir.join(only)).map_err(|e| RootfsError::Mount("opening the layer", e))?;
+        let root = ConfinedRoot::open(&layers_dir.join(only.directory()))
+            .map_err(|e| RootfsError::Mount("opening the layer", e))?;
         return Ok(work(&root));
     }
-    let options = format!("lowerdir={}", lowers.join(":"));
+    let options = format!("lowerdir={}", LayerNumber::lowerdir(lowers));
     std::thread::scope(|scope| {
         // The mount namespace and the working directory end with the thread.
         let thread = std::thread::Builder::new().name("image-view".to_owned()).spawn_scoped(scope, || {
@@ -83,10 +84,10 @@ pub(crate) fn find(root: &ConfinedRoot, path: &Path) -> io::Result<Option<(Owned
 
 /// Reads small files from the merged layers of an image; files that do not exist are `None`.
 ///
-/// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
+/// `lowers` are the layers, top-most first, in `layers_dir`; `mount_point` is any directory.
 pub(crate) fn read_files<const N: usize>(
     layers_dir: &Path,
-    lowers: &[String],
+    lowers: &[LayerNumber],
     mount_point: &Path,
     files: [&'static str; N],
     cap: u64,

@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
+use model::LayerNumber;
 use rustix::fs::FileType;
 
 use crate::layer::confined_root::ConfinedRoot;
@@ -100,14 +101,18 @@ impl Store {
     /// Every path is looked up inside the image. A path that does not exist gives an empty
     /// directory, owned by root. Directories that were created stay when a later one fails or the
     /// work is cancelled. Blocks.
-    pub fn fill(&self, lowers: &[String], volumes: &[Volume], given_up: &AtomicBool) -> Result<(), VolumeError> {
+    pub fn fill(&self, lowers: &[LayerNumber], volumes: &[Volume], given_up: &AtomicBool) -> Result<(), VolumeError> {
         if volumes.is_empty() {
             return Ok(());
         }
         self.show(lowers, |root| volumes.iter().try_for_each(|volume| fill_one(root, volume, given_up)))?
     }
 
-    fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&ConfinedRoot) -> T + Send) -> Result<T, RootfsError> {
+    fn show<T: Send>(
+        &self,
+        lowers: &[LayerNumber],
+        work: impl FnOnce(&ConfinedRoot) -> T + Send,
+    ) -> Result<T, RootfsError> {
         show(&self.layers_dir(), lowers, &self.catalog.root.join("view"), work)
     }
 }

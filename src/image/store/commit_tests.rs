@@ -45,7 +45,7 @@ fn layers_are_completed_in_any_order_of_arrival() {
     let (new, mut layers) = staged(&store, &[lowest, middle, highest]);
     layers.reverse();
     let image = store.catalog.add(new, &layers).unwrap();
-    let top = store.layers_dir().join(&store.lowers(&image).unwrap()[0]);
+    let top = store.layers_dir().join(store.lowers(&image).unwrap()[0].directory());
     assert_eq!(std::fs::metadata(top.join("d")).unwrap().mode() & 0o7777, 0o1711);
     assert_eq!(std::fs::read(top.join("ll")).unwrap(), b"content");
 }

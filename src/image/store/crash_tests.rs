@@ -66,7 +66,7 @@ fn whole(step: &str, root: &Path, store: &Store) {
     for image in &images {
         let lowers = store.lowers(image).unwrap();
         for lower in &lowers {
-            assert!(!names(&store.layers_dir().join(lower)).is_empty(), "{step}: {lower} is empty");
+            assert!(!names(&store.layers_dir().join(lower.directory())).is_empty(), "{step}: {lower} is empty");
         }
         assert!(image.id.matches(&store.blob(&image.id).unwrap()), "{step}");
         let mut out = std::io::sink();
@@ -240,7 +240,7 @@ fn a_container_keeps_the_files_of_a_layer_with_a_damaged_record() {
     two_images(directory.path());
     std::fs::write(directory.path().join("layers/1/layer.json"), "").unwrap();
     let store = open(directory.path());
-    store.hold_lowers("container", &["2/fs".to_owned(), "1/fs".to_owned()]).unwrap();
+    store.hold_lowers("container", &[2, 1].map(model::LayerNumber::new)).unwrap();
     store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["1", "2"]);
     // The base is unpacked again; the container's copy stays beside it.
@@ -258,7 +258,7 @@ fn a_duplicate_layer_is_kept_while_a_container_may_use_it() {
     assert!(Command::new("cp").arg("-a").arg(layers.join("1")).arg(layers.join("9")).status().unwrap().success());
     let store = open(directory.path());
     assert_eq!(store.list().len(), 2);
-    store.hold_lowers("container", &["9/fs".to_owned()]).unwrap();
+    store.hold_lowers("container", &[model::LayerNumber::new(9)]).unwrap();
     store.remove_unused().unwrap();
     assert_eq!(names(&layers).len(), 4, "a container may run from either");
     store.release("container").unwrap();
@@ -271,7 +271,7 @@ fn a_missing_layer_does_not_drop_other_layers_of_a_container() {
     two_images(directory.path());
     std::fs::remove_dir_all(directory.path().join("layers/1")).unwrap();
     let store = open(directory.path());
-    assert!(store.hold_lowers("container", &["2/fs".to_owned(), "1/fs".to_owned()]).is_err());
+    assert!(store.hold_lowers("container", &[2, 1].map(model::LayerNumber::new)).is_err());
     store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["2"]);
 }

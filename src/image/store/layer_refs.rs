@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use model::LayerNumber;
+
 use super::catalog::{Catalog, State};
 use crate::digest::Digest;
 use crate::layer::confined_root::DiskUsage;
@@ -23,8 +25,8 @@ pub enum HoldError {
     #[error("image {0} is not in the store")]
     NoSuchImage(Digest),
     /// The layer is not in the store.
-    #[error("layer {0:?} is not in the store")]
-    NoSuchLayer(String),
+    #[error("layer {0} is not in the store")]
+    NoSuchLayer(LayerNumber),
     /// Files of the image are missing on disk, so it was removed from the store.
     #[error("image {0} was removed because files of a layer are missing: pull or import it again")]
     LostLayer(Digest),
@@ -44,7 +46,7 @@ impl HoldError {
 }
 
 impl Catalog {
-    pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+    pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<LayerNumber>, HoldError> {
         let lowers = self.state().lowers(image)?;
         self.check_files(image)?;
         Ok(lowers)
@@ -58,7 +60,7 @@ impl Catalog {
         }
     }
 
-    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
+    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<LayerNumber>, HoldError> {
         let mut state = self.state();
         let image = state.images.get(id).cloned().ok_or_else(|| HoldError::NoSuchImage(id.clone()))?;
         let lowers = state.lowers(&image)?;
@@ -70,15 +72,14 @@ impl Catalog {
 
     /// Holds all of `lowers` that exist, even if one is missing: the container may still be
     /// running.
-    pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
+    pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[LayerNumber]) -> Result<(), HoldError> {
         let mut state = self.state();
         let mut missing = None;
         for lower in lowers {
-            let number = lower.strip_suffix("/fs").and_then(|number| number.parse().ok());
-            let found = state.layers.values().find(|layer| Some(layer.number) == number);
+            let found = state.layers.values().find(|layer| layer.number == lower.get());
             match found.map(|layer| layer.record.chain_id.clone()) {
                 Some(chain_id) => drop(state.holds.entry(owner.to_owned()).or_default().insert(chain_id)),
-                None => missing = missing.or_else(|| Some(lower.clone())),
+                None => missing = missing.or(Some(*lower)),
             }
         }
         missing.map_or(Ok(()), |lower| Err(HoldError::NoSuchLayer(lower)))
@@ -160,9 +161,9 @@ impl Catalog {
 }
 
 impl State {
-    fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+    fn lowers(&self, image: &Image) -> Result<Vec<LayerNumber>, HoldError> {
         let name = |chain_id| match self.layers.get(chain_id) {
-            Some(layer) => Ok(format!("{}/fs", layer.number)),
+            Some(layer) => Ok(LayerNumber::new(layer.number)),
             None => Err(HoldError::NoSuchImage(image.id.clone())),
         };
         image.chain.iter().rev().map(name).collect()

@@ -26,6 +26,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use model::LayerNumber;
 use sync::{KeyedLock, Mutex, RwLock};
 
 use crate::config::{Config, ConfigBlob};
@@ -252,25 +253,25 @@ impl Store {
         self.accounts.lock().remove(id);
     }
 
-    /// Returns the directory that [`Store::lowers`] is relative to.
+    /// Returns the directory with all layers.
     pub fn layers_dir(&self) -> PathBuf {
         self.catalog.layers_dir()
     }
 
-    /// Returns an image's layer directories relative to [`Store::layers_dir`], top-most first.
-    pub fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+    /// Returns an image's layers, top-most first.
+    pub fn lowers(&self, image: &Image) -> Result<Vec<LayerNumber>, HoldError> {
         self.catalog.lowers(image)
     }
 
     /// Keeps an image's layers, even if the image is removed, until `owner` is released; returns
     /// its [`Store::lowers`].
-    pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
+    pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<LayerNumber>, HoldError> {
         self.catalog.hold(owner, id)
     }
 
-    /// Does the same as [`Store::hold`] by layer directories: for containers found after a restart,
+    /// Does the same as [`Store::hold`] by layers: for containers found after a restart,
     /// whose image may have been removed.
-    pub fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
+    pub fn hold_lowers(&self, owner: &str, lowers: &[LayerNumber]) -> Result<(), HoldError> {
         self.catalog.hold_lowers(owner, lowers)
     }
 

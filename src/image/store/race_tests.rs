@@ -36,7 +36,10 @@ fn images_are_added_and_removed_while_containers_hold_shared_layers() {
                         for (at, file) in
                             [format!("own-{worker}-3"), "top".to_owned(), "base".to_owned()].iter().enumerate()
                         {
-                            assert!(store.layers_dir().join(&lowers[at]).join(file).is_file(), "{owner} lost {file}");
+                            assert!(
+                                store.layers_dir().join(lowers[at].directory()).join(file).is_file(),
+                                "{owner} lost {file}"
+                            );
                         }
                         store.release(&owner).unwrap();
                     }

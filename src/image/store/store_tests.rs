@@ -70,7 +70,7 @@ fn reopening_restores_everything_and_removes_leftovers_of_a_crash() {
     let store = open(directory.path());
     let image = add(&store, &[base(), top("1")], "a.b/x:1");
     let (lowers, usage) = (store.lowers(&image).unwrap(), store.usage());
-    assert_eq!(lowers, ["2/fs", "1/fs"]);
+    assert_eq!(lowers, [2, 1].map(model::LayerNumber::new));
     drop(store);
     // A crash during unpacking, and during the write of a record.
     std::fs::create_dir_all(directory.path().join("tmp/77/fs/half")).unwrap();
@@ -91,8 +91,8 @@ fn a_layer_without_an_image_is_removed_only_by_a_sweep() {
     std::fs::remove_file(directory.path().join("images").join(format!("{}.json", image.id.hex()))).unwrap();
     let store = open(directory.path());
     assert_eq!(names(&store.layers_dir()).len(), 2, "holds are not known yet");
-    store.hold_lowers("container", &["1/fs".to_owned()]).unwrap();
-    assert!(store.hold_lowers("container", &["9/fs".to_owned()]).is_err());
+    store.hold_lowers("container", &[model::LayerNumber::new(1)]).unwrap();
+    assert!(store.hold_lowers("container", &[model::LayerNumber::new(9)]).is_err());
     store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["1"]);
     assert!(names(&directory.path().join("blobs")).is_empty());
@@ -193,7 +193,7 @@ fn implied_directories_get_the_metadata_of_the_layer_below() {
     let lower = Tar::default().entry("d", &below, b"").file("f", b"").end();
     let upper = Tar::default().file("d/new/x", b"").file("f2/y", b"").end();
     let image = add(&store, &[lower, upper], "a.b/x:1");
-    let fs = store.layers_dir().join(&store.lowers(&image).unwrap()[0]);
+    let fs = store.layers_dir().join(store.lowers(&image).unwrap()[0].directory());
     let stat = std::fs::metadata(fs.join("d")).unwrap();
     assert_eq!((stat.mode() & 0o7777, stat.mtime()), (0o1711, 77));
     assert_eq!(std::fs::metadata(fs.join("d/new")).unwrap().mode() & 0o7777, 0o755);

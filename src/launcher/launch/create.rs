@@ -16,6 +16,7 @@ use std::rc::Rc;
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
+use model::LayerNumber;
 use nix::sched::CloneFlags;
 use oci_spec::runtime::{Mount, Process, Spec};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -368,7 +369,7 @@ fn mount_overlay(
     spare: &Path,
 ) -> Result<(), LaunchError> {
     let entered = lowerdirs::enter(&overlay.layers, ids, spare).map_err(step("entering the layers"))?;
-    let lower = overlay.lower.join(":");
+    let lower = LayerNumber::lowerdir(&overlay.lower);
     let (upper, work, label) = (overlay.upper.display(), overlay.work.display(), lsm_label::mount_data(label));
     let data = format!("lowerdir={lower},upperdir={upper},workdir={work}{label}");
     let data = std::ffi::CString::new(data).map_err(|e| step("mounting the layers")(io::Error::other(e)))?;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use model::LayerNumber;
 use oci_spec::runtime::Mount;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
@@ -60,7 +61,7 @@ fn prepare_one(
 /// What the layers have at `path`, as a detached mount, and whether that is a directory.
 fn show(
     above: &Path,
-    layers: &[String],
+    layers: &[LayerNumber],
     label: Option<&str>,
     path: &Path,
     spare: &Path,
@@ -68,7 +69,7 @@ fn show(
 ) -> io::Result<(OwnedFd, bool)> {
     let empty = open(spare)?;
     let entered = lowerdirs::enter(above, ids, spare)?;
-    let mut options = format!("lowerdir={}", layers.join(":"));
+    let mut options = format!("lowerdir={}", LayerNumber::lowerdir(layers));
     if layers.len() == 1 {
         // Without an upper layer an overlay has two lower ones at least.
         write!(options, ":/proc/self/fd/{}", empty.as_raw_fd()).map_err(io::Error::other)?;

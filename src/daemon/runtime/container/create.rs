@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use config::OomPolicy;
 use model::resources::LimitsPatch;
-use model::{ContainerId, ContainerSpec, ContainerState, PodSpec, PodState};
+use model::{ContainerId, ContainerSpec, ContainerState, LayerNumber, PodSpec, PodState};
 use security::relabel;
 use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, LaunchWarning, LaunchWarningKind, Overlay};
 use tracing::Instrument as _;
@@ -164,7 +164,7 @@ impl Runtime {
         &self,
         plan: &ContainerPlan,
         dir: &Path,
-        lower: Vec<String>,
+        lower: Vec<LayerNumber>,
     ) -> Result<Overlay, CreateError> {
         let ContainerIdentity { id, pod, .. } = &plan.identity;
         let writable = self.layout.writable_layer(id);
@@ -251,7 +251,7 @@ fn create_cgroup(plan: &ContainerPlan) -> Result<cgroup::AppliedValues, CreateEr
     Ok(cgroup.apply(&limits)?)
 }
 
-fn launch_config(plan: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
+fn launch_config(plan: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<LayerNumber>>) -> LaunchConfig {
     let spec = &plan.identity.spec;
     let cgroup = &plan.cgroup.cgroup;
     let shown = cgroup.mounts().into_iter();

@@ -169,7 +169,7 @@ fn an_opaque_root_hides_all_lower_layers() {
     let chain = Chain::new().with(base()).with(Tar::default().file("middle", b"")).with(top);
     let mount_point = chain.directory.path().join("view");
     std::fs::create_dir(&mount_point).unwrap();
-    let lowers = ["2/fs", "1/fs", "0/fs"].map(str::to_owned);
+    let lowers = [2, 1, 0].map(model::LayerNumber::new);
     let files = ["usr/bin/tool", "bin/tool", "middle", "usr/new", "f"];
     let seen = crate::rootfs::read_files::read_files(chain.directory.path(), &lowers, &mount_point, files, 10).unwrap();
     assert_eq!(seen, [None, None, None, Some(Vec::new()), Some(b"mine".to_vec())]);

@@ -2,7 +2,6 @@
 //! it.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::digest::Digest;
@@ -124,13 +123,13 @@ async fn an_image_with_a_deleted_layer_is_pulled_again() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
     let name = format!("{}/x:1", server.host);
-    let layer = |env: &TestEnv, lower: &str| env.store.layers_dir().join(Path::new(lower).parent().unwrap());
+    let layer = |env: &TestEnv, lower: model::LayerNumber| env.store.layers_dir().join(lower.to_string());
     // Detected when a container is created, or by a pull.
     for by_container in [true, false] {
         let env = TestEnv::new();
         let image = env.store.pull(&name, None).await.unwrap();
         let lowers = env.store.lowers(&image).unwrap();
-        let gone = layer(&env, &lowers[0]);
+        let gone = layer(&env, lowers[0]);
         // The whole layer, or only its files.
         std::fs::remove_dir_all(if by_container { gone.clone() } else { gone.join("fs") }).unwrap();
         if by_container {
@@ -155,7 +154,7 @@ async fn a_layer_without_files_is_not_used_after_a_restart() {
     let open = || Store::open(directory.path(), Registries::default(), Limits::default()).unwrap();
     let store = open();
     let image = store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
-    std::fs::remove_dir_all(store.layers_dir().join(&store.lowers(&image).unwrap()[0])).unwrap();
+    std::fs::remove_dir_all(store.layers_dir().join(store.lowers(&image).unwrap()[0].directory())).unwrap();
     drop(store);
     assert_eq!(open().list(), []);
 }

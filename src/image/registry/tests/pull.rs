@@ -279,7 +279,7 @@ async fn an_interrupted_transfer_is_resumed_at_its_offset() {
     let env = TestEnv::new();
     let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
     let lowers = env.store.lowers(&image).unwrap();
-    assert_eq!(std::fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), big);
+    assert_eq!(std::fs::read(env.store.layers_dir().join(lowers[0].directory()).join("big")).unwrap(), big);
     let asked = server.seen().iter().filter(|seen| seen.header("range").is_some()).count();
     assert!(asked >= 4, "{asked}");
 }

@@ -206,7 +206,7 @@ async fn a_pull_completes_over_a_connection_that_breaks_or_stalls() {
         let env = configured(&line, authority.known(), &login(&line, "secret"));
         let image = env.store.pull(&format!("{line}/x:1"), None).await.unwrap();
         let lowers = env.store.lowers(&image).unwrap();
-        assert_eq!(fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise);
+        assert_eq!(fs::read(env.store.layers_dir().join(lowers[0].directory()).join("big")).unwrap(), noise);
         assert!(spoiled.load(Ordering::Relaxed) >= 3, "{spoil:?}");
         assert_eq!(env.store.traffic().bytes, made.layers[0].len() as u64, "no byte is received twice");
     }

@@ -196,7 +196,7 @@ async fn a_stalled_transfer_is_resumed_at_its_offset() {
     let env = impatient();
     let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
     let lowers = env.store.lowers(&image).unwrap();
-    assert_eq!(std::fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise());
+    assert_eq!(std::fs::read(env.store.layers_dir().join(lowers[0].directory()).join("big")).unwrap(), noise());
     let traffic = env.store.traffic();
     assert_eq!(traffic.bytes, made.layers[0].len() as u64, "no byte is received twice");
     assert!(traffic.retries >= 2, "{traffic:?}");

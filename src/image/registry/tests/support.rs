@@ -42,7 +42,7 @@ impl TestEnv {
 
     pub(crate) fn read(&self, image: &Image, path: &str) -> String {
         let lowers = self.store.lowers(image).unwrap();
-        let found = lowers.iter().map(|lower| self.store.layers_dir().join(lower).join(path));
+        let found = lowers.iter().map(|lower| self.store.layers_dir().join(lower.directory()).join(path));
         let found = found.into_iter().find(|path| path.exists());
         std::fs::read_to_string(found.unwrap_or_else(|| panic!("{path} is in no layer"))).unwrap()
     }
