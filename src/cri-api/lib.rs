@@ -35,6 +35,9 @@ pub use generated::runtime::v1;
 /// For the encoded length of messages.
 pub use prost::Message;
 
+/// The RPCs of all services in `proto/`: the full name of the service, and the name of the RPC.
+pub const RPCS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/rpcs.rs"));
+
 /// Modules nested like the package names: the generated code refers to other packages by paths of
 /// `super`.
 #[allow(clippy::all, clippy::allow_attributes_without_reason, clippy::too_many_lines, reason = "generated code")]

@@ -17,7 +17,9 @@ mod trace;
 mod version;
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::future::Future;
+use std::sync::Arc;
 
 use model::ErrorClass;
 use sync::threads::ORDINARY;
@@ -64,14 +66,25 @@ fn panicked() -> Status {
     Status::internal("the request ended in a panic, which the daemon's log has")
 }
 
-/// The one answer of what crisp does not do yet.
-fn unimplemented_rpc<T>(rpc: &str, what: &str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!("{}: {what}", unimplemented_prefix(rpc))))
+/// An RPC that crisp does not implement. It is the source of the status, by which the log recognises it.
+#[derive(Debug, thiserror::Error)]
+#[error("{rpc} is not implemented yet: {reason}")]
+struct UnimplementedRpc {
+    rpc: &'static str,
+    reason: &'static str,
 }
 
-/// How the answer of a call that is not there begins; one that only refuses a field says something else.
-fn unimplemented_prefix(rpc: &str) -> String {
-    format!("{rpc} is not implemented yet")
+/// Returns the status of an RPC that crisp does not implement.
+fn unimplemented_rpc<T>(rpc: &'static str, reason: &'static str) -> Result<T, Status> {
+    let error = UnimplementedRpc { rpc, reason };
+    let mut status = Status::unimplemented(error.to_string());
+    status.set_source(Arc::new(error));
+    Err(status)
+}
+
+/// Returns true for the status of an RPC that crisp does not implement, and false where a field is refused.
+fn is_unimplemented_rpc(status: &Status) -> bool {
+    status.source().is_some_and(|source| source.is::<UnimplementedRpc>())
 }
 
 /// Puts the pod's id into the span of the request.
@@ -140,9 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_says_so() {
+    fn the_status_of_a_missing_rpc_names_it_and_keeps_its_type() {
         let status = unimplemented_rpc::<()>("Exec", "streaming is planned").unwrap_err();
         assert_eq!(status.code(), Code::Unimplemented);
         assert_eq!(status.message(), "Exec is not implemented yet: streaming is planned");
+        assert!(is_unimplemented_rpc(&status) && !is_unimplemented_rpc(&Status::unimplemented(status.message())));
     }
 }
