@@ -57,9 +57,8 @@ pub struct Handlers {
 
 /// A request for a handler that is not configured.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: runtime handler {name:?} not found: must be one of {known}, or empty for \"crisp\"")]
+#[error("runtime handler {name:?} not found: must be one of {known}, or empty for \"crisp\"")]
 pub struct NoSuchHandler {
-    field: String,
     name: String,
     known: String,
 }
@@ -84,10 +83,10 @@ impl Handlers {
     }
 
     /// Returns the handler `name`, which is the value of `field` in a request.
-    pub fn asked(&self, field: &str, name: &str) -> Result<&Handler, NoSuchHandler> {
+    pub fn asked(&self, name: &str) -> Result<&Handler, NoSuchHandler> {
         let missing = || {
             let known: Vec<String> = self.names().filter(|name| !name.is_empty()).map(|n| format!("{n:?}")).collect();
-            NoSuchHandler { field: field.to_owned(), name: name.to_owned(), known: known.join(", ") }
+            NoSuchHandler { name: name.to_owned(), known: known.join(", ") }
         };
         self.get(name).ok_or_else(missing)
     }

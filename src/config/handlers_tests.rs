@@ -59,11 +59,11 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
 #[test]
 fn an_unknown_handler_is_refused_with_the_list_of_known_ones() {
     let all = Handlers::of(&["b", "a"]);
-    assert!(all.asked("runtime_handler", "").is_ok() && all.asked("runtime_handler", "crisp").is_ok());
-    let refused = all.asked("runtime_handler", "c").unwrap_err();
+    assert!(all.asked("").is_ok() && all.asked("crisp").is_ok());
+    let refused = all.asked("c").unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "runtime_handler: runtime handler \"c\" not found: must be one of \"crisp\", \"a\", \"b\", or empty for \"crisp\""
+        "runtime handler \"c\" not found: must be one of \"crisp\", \"a\", \"b\", or empty for \"crisp\""
     );
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }

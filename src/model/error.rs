@@ -1,5 +1,7 @@
 //! The classes of errors, which decide the gRPC status code.
 
+use crate::RequestField;
+
 /// The class of an error. Every operation's error has one; the gRPC layer maps it to a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -29,7 +31,12 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// An error with a class. The gRPC layer uses only the class.
+/// An error with a class, from which the gRPC layer makes a status.
 pub trait ErrorClass: std::error::Error {
     fn kind(&self) -> ErrorKind;
+
+    /// The field of the request that the error is about; an error that wraps others passes theirs on.
+    fn field(&self) -> Option<RequestField> {
+        None
+    }
 }

@@ -20,6 +20,7 @@ pub mod metrics;
 mod pod;
 pub mod pod_resources;
 mod quantity;
+mod request_field;
 pub mod resources;
 mod security;
 mod signal;
@@ -34,6 +35,7 @@ pub use id::{ContainerId, IdError, PodId};
 pub use layer_number::{InvalidLayerDirectory, LayerNumber};
 pub use pod::{Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol};
 pub use quantity::{InvalidQuantity, Quantity};
+pub use request_field::RequestField;
 pub use security::{
     CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,
     UserNs, UserRef,

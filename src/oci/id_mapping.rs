@@ -1,6 +1,6 @@
 //! Sets the id mappings of a container and of its mounts.
 
-use model::{IdMapping, NsMode, UserNs, UserRef};
+use model::{IdMapping, NsMode, RequestField, UserNs, UserRef};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount};
 
@@ -20,25 +20,35 @@ pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciEr
     }
     let security = &given.container.security;
     let user = match &security.run_as {
-        Some(UserRef::Id(_)) => "config.linux.security_context.run_as_user",
-        Some(UserRef::Name(_)) => "config.linux.security_context.run_as_username",
-        None => "the user of the image",
+        Some(UserRef::Id(_)) => Some(RequestField::RunAsUser),
+        Some(UserRef::Name(_)) => Some(RequestField::RunAsUsername),
+        None => None,
     };
-    let group = if security.run_as_group.is_some() { "config.linux.security_context.run_as_group" } else { user };
+    let group = if security.run_as_group.is_some() { Some(RequestField::RunAsGroup) } else { user.clone() };
     let others = |gid: &u32| {
         if security.supplemental_groups.contains(gid) {
-            "config.linux.security_context.supplemental_groups"
+            Some(RequestField::SupplementalGroups)
         } else if given.devices.edits.groups.contains(gid) {
-            "config.CDI_devices"
+            Some(RequestField::CdiDevices)
         } else {
-            user
+            user.clone()
         }
     };
-    let known = |field, id: u32, host: Option<u32>| host.map(drop).ok_or(OciError::NoSuchId { field, id });
-    known(user, given.process.user.uid, ids.uid(given.process.user.uid))?;
-    known(group, given.process.user.gid, ids.gid(given.process.user.gid))?;
-    given.process.groups.iter().try_for_each(|gid| known(others(gid), *gid, ids.gid(*gid)))?;
+    check_mapped(given.process.user.uid, ids.uid(given.process.user.uid), || user.clone())?;
+    check_mapped(given.process.user.gid, ids.gid(given.process.user.gid), || group)?;
+    given.process.groups.iter().try_for_each(|gid| check_mapped(*gid, ids.gid(*gid), || others(gid)))?;
     Ok(Some(ids))
+}
+
+/// Refuses an id without an id on the host. `field` returns its field in the request; `None` for the image's user.
+fn check_mapped(id: u32, host: Option<u32>, field: impl FnOnce() -> Option<RequestField>) -> Result<(), OciError> {
+    match host {
+        Some(_) => Ok(()),
+        None => Err(match field() {
+            Some(field) => OciError::NoSuchId { field, id },
+            None => OciError::NoSuchImageId(id),
+        }),
+    }
 }
 
 pub(super) fn lines(lines: &[IdMapping]) -> Result<Vec<LinuxIdMapping>, OciSpecError> {

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use cgroup::Version;
 use config::Handler;
-use model::{ContainerSpec, ErrorClass, ErrorKind, NsMode, PodSpec};
+use model::{ContainerSpec, ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     LinuxBuilder, LinuxDevice, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
@@ -34,29 +34,29 @@ use crate::cdi::Edits;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
-    #[error("config.command: neither the container nor its image {image} has a command")]
+    #[error("neither the container nor its image {image} has a command")]
     NoCommand { image: String },
-    #[error("config.linux.security_context.capabilities: unknown capability {0:?}")]
+    #[error("unknown capability {0:?}")]
     UnknownCapability(String),
-    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: the container does not have {0}")]
+    #[error("the container does not have {0}")]
     AmbientAlone(String),
-    #[error("config.linux.security_context.namespace_options.{0}: must not be NODE: the pod has its own namespace")]
-    NotThePods(&'static str),
-    #[error("config.linux.security_context.namespace_options.userns_options: must equal those of the pod")]
+    #[error("must not be NODE: the pod has its own namespace")]
+    NotThePods(RequestField),
+    #[error("must equal those of the pod")]
     NotThePodsIds,
-    #[error("config.linux.security_context.namespace_options.pid: must not be NODE in a pod with a user namespace")]
+    #[error("must not be NODE in a pod with a user namespace")]
     HostPids,
-    #[error("{field}: {id} is not mapped in the pod's user namespace")]
-    NoSuchId { field: &'static str, id: u32 },
-    #[error(
-        "config.mounts[{0}].propagation: bidirectional mount propagation is not allowed in pods with a user namespace"
-    )]
+    #[error("{id} is not mapped in the pod's user namespace")]
+    NoSuchId { field: RequestField, id: u32 },
+    #[error("the user of the image: {0} is not mapped in the pod's user namespace")]
+    NoSuchImageId(u32),
+    #[error("bidirectional mount propagation is not allowed in pods with a user namespace")]
     Bidirectional(usize),
-    #[error("config.CDI_devices: mount at {0}: shared propagation is not allowed in pods with a user namespace")]
+    #[error("mount at {0}: shared propagation is not allowed in pods with a user namespace")]
     CdiShared(PathBuf),
-    #[error("config.linux.security_context.namespace_options.target_id: container not found")]
+    #[error("container not found")]
     NoTarget,
-    #[error("config.mounts: container_path: mounts over {0} are not allowed")]
+    #[error("container_path: mounts over {0} are not allowed")]
     MountOver(String),
     #[error("the image's working directory {0:?} must be an absolute path")]
     WorkingDir(String),
@@ -78,11 +78,28 @@ impl ErrorClass for OciError {
             | Self::NotThePodsIds
             | Self::HostPids
             | Self::NoSuchId { .. }
+            | Self::NoSuchImageId(_)
             | Self::Bidirectional(_)
             | Self::CdiShared(_) => ErrorKind::Invalid,
             Self::NoTarget => ErrorKind::Precondition,
             Self::Build(_) | Self::Announced(_) => ErrorKind::Internal,
         }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        Some(match self {
+            Self::NoCommand { .. } => RequestField::Command,
+            Self::UnknownCapability(_) => RequestField::Capabilities,
+            Self::AmbientAlone(_) => RequestField::AmbientCapabilities,
+            Self::NotThePods(field) | Self::NoSuchId { field, .. } => field.clone(),
+            Self::NotThePodsIds => RequestField::UserNamespace,
+            Self::HostPids => RequestField::PidMode,
+            Self::Bidirectional(index) => RequestField::MountPropagation(*index),
+            Self::CdiShared(_) => RequestField::CdiDevices,
+            Self::NoTarget => RequestField::PidTarget,
+            Self::MountOver(_) => RequestField::Mounts,
+            Self::NoSuchImageId(_) | Self::WorkingDir(_) | Self::Build(_) | Self::Announced(_) => return None,
+        })
     }
 }
 
@@ -198,13 +215,13 @@ fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     if let Some(path) = &given.pod.sandbox.user {
         all.push(namespace(LinuxNamespaceType::User, Some(path))?);
     }
-    for (kind, name, mode, held) in [
-        (LinuxNamespaceType::Network, "network", asked.network, &given.pod.sandbox.network),
-        (LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.pod.sandbox.ipc),
-        (LinuxNamespaceType::Uts, "uts", NsMode::Pod, &given.pod.sandbox.uts),
+    for (kind, field, mode, held) in [
+        (LinuxNamespaceType::Network, RequestField::NetworkMode, asked.network, &given.pod.sandbox.network),
+        (LinuxNamespaceType::Ipc, RequestField::IpcMode, asked.ipc, &given.pod.sandbox.ipc),
+        (LinuxNamespaceType::Uts, RequestField::NetworkMode, NsMode::Pod, &given.pod.sandbox.uts),
     ] {
         match (mode, held) {
-            (NsMode::Node, Some(_)) => return Err(OciError::NotThePods(name)),
+            (NsMode::Node, Some(_)) => return Err(OciError::NotThePods(field)),
             (_, Some(path)) => all.push(namespace(kind, Some(path))?),
             (_, None) => {}
         }

@@ -290,24 +290,25 @@ fn users_and_groups_must_be_mapped() {
         let ids = pod.security.namespaces.user.as_mut().unwrap();
         change(ids, &mut container);
         container.security.namespaces.user = Some(ids.clone());
-        built_in(&pod, &container, &[], &[]).unwrap_err().to_string()
+        built_in(&pod, &container, &[], &[]).unwrap_err()
     };
-    let context = "config.linux.security_context";
-    let cases: [(String, Change); 5] = [
-        ("the user of the image: 1000".into(), |ids, _| ids.uids[0].length = 1000),
-        (format!("{context}.run_as_user: 1000"), |ids, c| {
+    let cases: [(Option<RequestField>, &str, Change); 5] = [
+        (None, "the user of the image: 1000", |ids, _| ids.uids[0].length = 1000),
+        (Some(RequestField::RunAsUser), "1000", |ids, c| {
             (ids.uids[0].length, c.security.run_as) = (1000, Some(model::UserRef::Id(1000)));
         }),
-        (format!("{context}.run_as_group: 100"), |ids, c| {
+        (Some(RequestField::RunAsGroup), "100", |ids, c| {
             (ids.gids[2].container, c.security.run_as_group) = (101, Some(100));
         }),
-        ("the user of the image: 5".into(), |ids, _| ids.gids[0].length = 5),
-        (format!("{context}.supplemental_groups: 7"), |ids, c| {
+        (None, "the user of the image: 5", |ids, _| ids.gids[0].length = 5),
+        (Some(RequestField::SupplementalGroups), "7", |ids, c| {
             (ids.gids[1].container, c.security.supplemental_groups) = (8, vec![7]);
         }),
     ];
-    for (words, change) in cases {
-        assert_eq!(refused(change), format!("{words} is not mapped in the pod's user namespace"));
+    for (field, words, change) in cases {
+        let error = refused(change);
+        assert_eq!(error.to_string(), format!("{words} is not mapped in the pod's user namespace"));
+        assert_eq!(error.field(), field);
     }
 }
 

@@ -23,6 +23,7 @@ pub(crate) mod metrics;
 pub(crate) mod mount;
 pub(crate) mod pod;
 pub mod pod_resources;
+pub(crate) mod request_field;
 pub(crate) mod resources;
 pub(crate) mod security;
 pub(crate) mod signal;

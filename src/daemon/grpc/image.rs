@@ -51,7 +51,8 @@ impl ImageApi {
     /// Images are the same for all handlers, so the name only has to be one.
     fn check_handler(&self, field: &str, name: &ImageName) -> Result<(), Status> {
         let handlers = &self.runtime.settings().handlers;
-        handlers.asked(&format!("{field}.runtime_handler"), &name.handler).map(drop).map_err(status::of)
+        let found = handlers.asked(&name.handler).map(drop);
+        found.map_err(|error| status::of_field(&format_args!("{field}.runtime_handler"), &error))
     }
 
     /// Uses the registries as they are configured now. What is wrong with their files fails no pull: the last good

@@ -1,12 +1,24 @@
 //! From an error to a gRPC status: the one place that chooses codes.
 
+use std::fmt::Display;
+
 use model::error_chain::chain;
 use model::{ErrorClass, ErrorKind};
 use tonic::{Code, Status};
 
-/// The error's class as a code, and its whole chain as the message.
+use crate::convert::request_field::WirePath;
+
+/// Returns the error's class as the code; as the message the field that it is about, if any, and its whole chain.
 pub(super) fn of<E: ErrorClass>(error: E) -> Status {
-    Status::new(code(error.kind()), shortened(chain(&error)))
+    match error.field() {
+        Some(field) => of_field(&WirePath(&field), &error),
+        None => Status::new(code(error.kind()), shortened(chain(&error))),
+    }
+}
+
+/// Returns the status of an error that is about the field with this path.
+pub(super) fn of_field<E: ErrorClass>(path: &dyn Display, error: &E) -> Status {
+    Status::new(code(error.kind()), shortened(format!("{path}: {}", chain(error))))
 }
 
 /// The longest message. A client closes the connection at headers of some 8 KiB, and percent encoding
@@ -42,6 +54,8 @@ fn code(kind: ErrorKind) -> Code {
 
 #[cfg(test)]
 mod tests {
+    use model::RequestField;
+
     use super::*;
 
     #[derive(Debug, thiserror::Error)]
@@ -52,6 +66,10 @@ mod tests {
         fn kind(&self) -> ErrorKind {
             ErrorKind::NotFound
         }
+
+        fn field(&self) -> Option<RequestField> {
+            Some(RequestField::MountRelabel(3))
+        }
     }
 
     #[test]
@@ -59,13 +77,17 @@ mod tests {
         let long = "ä".repeat(2_000_000);
         let message = of(Reading(std::io::Error::other(format!("page {long} is missing")))).message().to_owned();
         assert!(message.len() < 2100, "{}", message.len());
-        assert!(message.starts_with("reading the book: page ää") && message.ends_with("ää is missing"), "{message}");
+        assert!(
+            message.starts_with("config.mounts[3].selinux_relabel: reading the book: page ää")
+                && message.ends_with("ää is missing"),
+            "{message}"
+        );
     }
 
     #[test]
-    fn the_message_is_the_whole_chain() {
+    fn the_message_is_the_field_and_the_whole_chain() {
         let status = of(Reading(std::io::Error::other("page 3 is missing")));
         assert_eq!(status.code(), Code::NotFound);
-        assert_eq!(status.message(), "reading the book: page 3 is missing");
+        assert_eq!(status.message(), "config.mounts[3].selinux_relabel: reading the book: page 3 is missing");
     }
 }

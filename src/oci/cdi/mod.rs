@@ -42,30 +42,27 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 use model::cdi_name::InvalidDeviceName;
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorKind, RequestField};
 use oci_spec::OciSpecError;
 
 /// A failure to resolve or apply a CDI device.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
-    #[error("config.CDI_devices: {0}")]
+    #[error("{0}")]
     Unresolved(Unresolved),
-    #[error("config.CDI_devices: {device} requires {what}, which is not supported")]
+    #[error("{device} requires {what}, which is not supported")]
     Beyond { device: String, what: String },
-    #[error("config.CDI_devices: {device}: device node {path}")]
+    #[error("{device}: device node {path}")]
     Node { device: String, path: PathBuf, source: io::Error },
-    #[error("config.CDI_devices: {device}: {path} must have the device type in the spec")]
+    #[error("{device}: {path} must have the device type in the spec")]
     NodeKind { device: String, path: PathBuf },
-    #[error("config.CDI_devices: {device}: mount of {path}")]
+    #[error("{device}: mount of {path}")]
     Source { device: String, path: PathBuf, source: io::Error },
-    #[error("config.CDI_devices: {device}: hook {path}")]
+    #[error("{device}: hook {path}")]
     Hook { device: String, path: PathBuf, source: io::Error },
-    #[error("config.annotations[{annotation}]")]
+    #[error("CDI device")]
     Annotation { annotation: String, source: InvalidDeviceName },
-    #[error(
-        "config.annotations[{annotation}]: CDI device {device} is not in config.CDI_devices, and cdi.annotations is \
-         false"
-    )]
+    #[error("{device} is not in CDI_devices, and cdi.annotations is false")]
     AnnotationsOff { annotation: String, device: String },
     #[error("building the OCI configuration of a CDI device")]
     Build(#[from] OciSpecError),
@@ -80,6 +77,17 @@ impl ErrorClass for CdiError {
             Self::Annotation { .. } => ErrorKind::Invalid,
             Self::Beyond { .. } => ErrorKind::Unsupported,
             Self::Build(_) => ErrorKind::Internal,
+        }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Unresolved(_) | Self::Beyond { .. } | Self::Node { .. } => Some(RequestField::CdiDevices),
+            Self::NodeKind { .. } | Self::Source { .. } | Self::Hook { .. } => Some(RequestField::CdiDevices),
+            Self::Annotation { annotation, .. } | Self::AnnotationsOff { annotation, .. } => {
+                Some(RequestField::Annotation(annotation.clone()))
+            }
+            Self::Build(_) => None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use config::NoSuchHandler;
-use model::{ContainerId, ErrorClass, ErrorKind, PodId};
+use model::{ContainerId, ErrorClass, ErrorKind, PodId, RequestField};
 use oci::OciError;
 use oci::cdi::CdiError;
 use safe_fs::FileError;
@@ -33,31 +33,32 @@ pub(crate) enum CreateError {
     #[error(transparent)]
     Handler(#[from] HandlerMissing),
     #[error(transparent)]
-    ImageHandler(#[from] NoSuchHandler),
-    #[error("sandbox_config.metadata is not that of pod {0}")]
+    ImageHandler(NoSuchHandler),
+    #[error("the mounted image")]
+    MountImageHandler { index: usize, source: NoSuchHandler },
+    #[error("expected the metadata of pod {0}")]
     OtherPod(PodId),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
     #[error(transparent)]
     NotAsAnnounced(#[from] ResourceMismatch),
-    #[error("config.image.image: there is no image {0:?}")]
+    #[error("image {0:?} not found")]
     NoSuchImage(String),
     #[error("image {0} has no layers")]
     NoLayers(String),
-    #[error("config.linux.security_context.privileged: the pod is not privileged")]
+    #[error("the pod is not privileged")]
     PrivilegedAlone,
-    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    #[error("the runtime handler {0:?} does not allow privileged containers")]
     Privileged(String),
-    #[error("config.mounts: {path}")]
+    #[error("mount source {path}")]
     MountSource { path: PathBuf, source: io::Error },
-    /// In the word that CRI has for it, which clients may look for.
-    #[error("ImageVolumeMountFailed")]
-    ImageMount(#[source] MountError),
+    #[error(transparent)]
+    ImageMount(#[from] MountError),
     #[error("the volumes of the container's image")]
     Declared(#[from] ImageVolumeError),
     #[error("filling the volumes of the container's image")]
     Volumes(#[from] image::VolumeError),
-    #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
+    #[error("container {0:?} is not running in this pod")]
     Target(String),
     #[error("the image's stop signal")]
     StopSignal(#[from] model::UnknownSignal),
@@ -73,15 +74,15 @@ pub(crate) enum CreateError {
     Cdi(#[from] CdiError),
     #[error(transparent)]
     Oci(#[from] OciError),
-    #[error("config.linux.security_context.seccomp")]
+    #[error(transparent)]
     Seccomp(#[from] SeccompError),
     #[error("the profile that is configured as the default for seccomp")]
     DefaultSeccomp(#[source] SeccompError),
-    #[error("config.linux.security_context.apparmor")]
+    #[error(transparent)]
     Apparmor(#[from] ApparmorError),
-    #[error("config.linux.security_context.selinux_options")]
+    #[error(transparent)]
     Selinux(#[from] SelinuxError),
-    #[error("config.mounts[{index}].selinux_relabel")]
+    #[error("relabelling the mount")]
     Relabel { index: usize, source: RelabelError },
     #[error("labelling the volumes of the container's image")]
     VolumeLabels(#[source] RelabelError),
@@ -95,13 +96,13 @@ pub(crate) enum CreateError {
     CgroupPath(#[from] cgroup::InvalidPath),
     #[error("making the container's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),
-    #[error("config.linux.resources")]
+    #[error(transparent)]
     Limits(#[from] cgroup::ApplyError),
     #[error("putting the container's device rules in force")]
     DeviceRules(#[from] cgroup::DeviceError),
     #[error("failed to create container {0}")]
     Shim(ContainerId, #[source] SandboxError),
-    #[error("config.linux.resources.oom_score_adj: {0}")]
+    #[error("{0}")]
     OomScore(String),
     #[error(transparent)]
     Fault(#[from] InjectedFailure),
@@ -114,7 +115,7 @@ impl ErrorClass for CreateError {
             Self::PodNotReady(_) | Self::GivenUp(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
             Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
-            Self::ImageHandler(e) => e.kind(),
+            Self::ImageHandler(e) | Self::MountImageHandler { source: e, .. } => e.kind(),
             Self::NameTaken(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => ErrorKind::NotFound,
@@ -142,5 +143,35 @@ impl ErrorClass for CreateError {
             // The operator's file, not the client's.
             Self::DefaultSeccomp(_) | Self::Fault(_) => ErrorKind::Internal,
         }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        Some(match self {
+            Self::ImageHandler(_) => RequestField::ImageHandler,
+            Self::MountImageHandler { index, .. } => RequestField::MountImageHandler(*index),
+            Self::OtherPod(_) => RequestField::PodMetadata,
+            Self::NoSuchImage(_) => RequestField::Image,
+            Self::PrivilegedAlone | Self::Privileged(_) => RequestField::Privileged,
+            Self::MountSource { .. } => RequestField::Mounts,
+            Self::ImageMount(e) => return e.field(),
+            Self::Target(_) => RequestField::PidTarget,
+            Self::Devices(e) => return e.field(),
+            Self::Cdi(e) => return e.field(),
+            Self::Oci(e) => return e.field(),
+            Self::Seccomp(_) => RequestField::Seccomp,
+            Self::Apparmor(_) => RequestField::Apparmor,
+            Self::Selinux(_) => RequestField::SelinuxOptions,
+            Self::Relabel { index, .. } => RequestField::MountRelabel(*index),
+            Self::Limits(_) => RequestField::Resources,
+            Self::OomScore(_) => RequestField::OomScoreAdj,
+            Self::Look(_) | Self::PodNotReady(_) | Self::GivenUp(_) | Self::Handler(_) | Self::NameTaken(_) => {
+                return None;
+            }
+            Self::NotAsAnnounced(_) | Self::NoLayers(_) | Self::Declared(_) | Self::Volumes(_) => return None,
+            Self::StopSignal(_) | Self::Accounts(_) | Self::ImageConfig(_) | Self::User(_) => return None,
+            Self::DefaultSeccomp(_) | Self::VolumeLabels(_) | Self::Log(_) | Self::Layers(_) => return None,
+            Self::Disk(_) | Self::CgroupPath(_) | Self::Cgroup(_) | Self::DeviceRules(_) => return None,
+            Self::Shim(..) | Self::Fault(_) => return None,
+        })
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use config::{Handler, NoSuchHandler, OomPolicy};
+use config::{Handler, OomPolicy};
 use model::{ContainerId, ContainerSpec, ContainerState, GroupsPolicy, MountSource, NsMode, Profile, Signal, UserRef};
 use oci::cdi::{InjectedDevice, Owner};
 use oci::{CgroupInputs, DeviceInputs, MountInputs, PodInputs, ProcessUser, SecurityProfiles, SpecInputs, cdi};
@@ -140,12 +140,12 @@ impl Runtime {
     }
 
     /// Refuses unknown handlers, although images are the same for all handlers.
-    fn check_image_handlers(&self, spec: &ContainerSpec) -> Result<(), NoSuchHandler> {
+    fn check_image_handlers(&self, spec: &ContainerSpec) -> Result<(), CreateError> {
         let handlers = &self.settings().handlers;
-        handlers.asked("config.image.runtime_handler", &spec.image.handler)?;
+        handlers.asked(&spec.image.handler).map_err(CreateError::ImageHandler)?;
         for (index, mount) in spec.mounts.iter().enumerate() {
             if let MountSource::Image { image, sub_path: _ } = &mount.source {
-                handlers.asked(&format!("config.mounts[{index}].image.runtime_handler"), &image.handler)?;
+                handlers.asked(&image.handler).map_err(|source| CreateError::MountImageHandler { index, source })?;
             }
         }
         Ok(())

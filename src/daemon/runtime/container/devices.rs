@@ -5,17 +5,17 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use cgroup::{Access, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
-use model::{ContainerSpec, ErrorClass, ErrorKind};
+use model::{ContainerSpec, ErrorClass, ErrorKind, RequestField};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevicesError {
-    #[error("config.devices: {path}")]
+    #[error("{path}")]
     Host { path: PathBuf, source: io::Error },
-    #[error("config.devices: {0} is not a device")]
+    #[error("{0} is not a device")]
     NotADevice(PathBuf),
-    #[error("config.devices: permissions {0:?} are not of r, w and m")]
+    #[error("invalid permissions {0:?}: expected a combination of r, w and m")]
     Permissions(String),
     #[error("describing a device")]
     Build(#[from] OciSpecError),
@@ -26,6 +26,13 @@ impl ErrorClass for DevicesError {
         match self {
             Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => ErrorKind::Invalid,
             Self::Build(_) => ErrorKind::Internal,
+        }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => Some(RequestField::Devices),
+            Self::Build(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use image::{FileKind, Image, Volume};
-use model::{ErrorClass, ErrorKind, Mount, MountSource};
+use model::{ErrorClass, ErrorKind, Mount, MountSource, RequestField};
 
 use crate::runtime::Runtime;
 
@@ -17,15 +17,15 @@ const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/
 /// An image that cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    #[error("config.mounts[{0}].image.image: there is no image {1:?}")]
+    #[error("image {1:?} not found")]
     NoSuchImage(usize, String),
-    #[error("config.mounts[{0}].image.image: image {1} has no layers")]
+    #[error("image {1} has no layers")]
     NoLayers(usize, String),
-    #[error("config.mounts[{0}].image_sub_path")]
+    #[error("opening the path in the image")]
     Look(usize, #[source] image::VolumeError),
-    #[error("config.mounts[{0}].image_sub_path: there is no {1:?} in image {2}")]
+    #[error("{1:?} does not exist in image {2}")]
     NoSuchPath(usize, String, String),
-    #[error("config.mounts[{0}].image_sub_path: {1:?} in image {2} is neither a directory nor a file")]
+    #[error("{1:?} in image {2} is neither a directory nor a file")]
     Special(usize, String, String),
 }
 
@@ -36,6 +36,15 @@ impl ErrorClass for MountError {
             Self::NoLayers(..) | Self::NoSuchPath(..) | Self::Special(..) => ErrorKind::Invalid,
             Self::Look(_, e) => e.kind(),
         }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        Some(match self {
+            Self::NoSuchImage(index, _) | Self::NoLayers(index, _) => RequestField::MountImage(*index),
+            Self::Look(index, _) | Self::NoSuchPath(index, ..) | Self::Special(index, ..) => {
+                RequestField::MountImageSubPath(*index)
+            }
+        })
     }
 }
 

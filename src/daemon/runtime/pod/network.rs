@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind, InvalidQuantity, PodId, PodSpec, PodState, PortMapping, Quantity};
+use model::{ErrorClass, ErrorKind, InvalidQuantity, PodId, PodSpec, PodState, PortMapping, Quantity, RequestField};
 use net::bridge::{Bridge, SettingsError};
 use net::cni::{self, Cni};
 use net::{Attached, Bandwidth, Rate, bridge};
@@ -23,15 +23,17 @@ use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
-    #[error("config.annotations: {name}")]
+    #[error("bandwidth")]
     Bandwidth { name: &'static str, source: InvalidQuantity },
-    #[error("config.annotations: {name}: {text:?} is not 1k to 1P bits each second")]
+    #[error("bandwidth {text:?} is not between 1k and 1P bits per second")]
     Rate { name: &'static str, text: String },
     #[error("connecting the pod by CNI")]
     Cni(#[source] Box<cni::AddError>),
     #[error("an address for the pod")]
     Address(#[from] bridge::ReserveError),
-    #[error("connecting the pod by crisp's bridge")]
+    #[error(transparent)]
+    HostPort(#[from] bridge::PortError),
+    #[error("connecting the pod to the bridge")]
     Bridge(#[source] Box<bridge::AttachError>),
 }
 
@@ -41,7 +43,27 @@ impl ErrorClass for NetworkError {
             Self::Bandwidth { .. } | Self::Rate { .. } => ErrorKind::Invalid,
             Self::Cni(e) => e.kind(),
             Self::Address(e) => e.kind(),
+            Self::HostPort(e) => e.kind(),
             Self::Bridge(e) => e.kind(),
+        }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Bandwidth { name, .. } | Self::Rate { name, .. } => {
+                Some(RequestField::Annotation((*name).to_owned()))
+            }
+            Self::HostPort(e) => e.field(),
+            Self::Cni(_) | Self::Address(_) | Self::Bridge(_) => None,
+        }
+    }
+}
+
+impl From<bridge::AttachError> for NetworkError {
+    fn from(error: bridge::AttachError) -> Self {
+        match error {
+            bridge::AttachError::Port(error) => Self::HostPort(error),
+            error => Self::Bridge(Box::new(error)),
         }
     }
 }
@@ -143,7 +165,7 @@ impl Networks {
                 let bridge = Arc::clone(&self.bridge);
                 blocking(move || -> Result<Attached, NetworkError> {
                     let ips = bridge.reserve(&pod.id)?;
-                    bridge.attach(&pod, &ips).map_err(|error| NetworkError::Bridge(Box::new(error)))
+                    bridge.attach(&pod, &ips).map_err(NetworkError::from)
                 })
                 .await?
             }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use cgroup::AppliedValues;
 use config::{Handler, NoSuchHandler};
-use model::{ErrorClass, ErrorKind, NsMode, PodId, PodMeta, PodSpec, PodState, Profile};
+use model::{ErrorClass, ErrorKind, NsMode, PodId, PodMeta, PodSpec, PodState, Profile, RequestField};
 use safe_fs::FileError;
 use security::{Labels, SelinuxError};
 use shim_protocol::{PodNamespaces, Sandbox, SandboxRequest};
@@ -28,23 +28,23 @@ use crate::store::{NameTaken, NetworkKind, POD_FILE, PodCgroup, PodIntent, PodRe
 pub(crate) enum RunPodError {
     #[error(transparent)]
     Handler(#[from] NoSuchHandler),
-    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    #[error("the runtime handler {0:?} does not allow privileged pods")]
     Privileged(String),
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    #[error("config.linux.security_context.{0}")]
-    Security(&'static str),
-    #[error("config.linux.security_context.selinux_options")]
+    #[error("this host has no AppArmor")]
+    NoApparmor,
+    #[error(transparent)]
     Selinux(#[from] SelinuxError),
     #[error(transparent)]
     UserNs(#[from] UserNsError),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
-    #[error("config.linux.cgroup_parent")]
-    CgroupParent(#[source] cgroup::InvalidPath),
-    #[error("making the pod's cgroup")]
+    #[error(transparent)]
+    CgroupParent(cgroup::InvalidPath),
+    #[error("creating the pod's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),
-    #[error("config.linux.resources")]
+    #[error(transparent)]
     Limits(#[from] cgroup::ApplyError),
     #[error(transparent)]
     Disk(#[from] FileError),
@@ -64,7 +64,7 @@ impl ErrorClass for RunPodError {
             Self::CgroupParent(_) | Self::Privileged(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
             Self::Sysctl(e) => e.kind(),
-            Self::Security(_) => ErrorKind::Unsupported,
+            Self::NoApparmor => ErrorKind::Unsupported,
             Self::Selinux(e) => e.kind(),
             Self::UserNs(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
@@ -77,6 +77,22 @@ impl ErrorClass for RunPodError {
             Self::Fault(_) => ErrorKind::Internal,
         }
     }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Handler(_) => Some(RequestField::RuntimeHandler),
+            Self::Privileged(_) => Some(RequestField::Privileged),
+            Self::Sysctl(e) => e.field(),
+            Self::NoApparmor => Some(RequestField::Apparmor),
+            Self::Selinux(_) => Some(RequestField::SelinuxOptions),
+            Self::UserNs(e) => e.field(),
+            Self::CgroupParent(_) => Some(RequestField::CgroupParent),
+            Self::Limits(_) => Some(RequestField::Resources),
+            Self::Network(e) => e.field(),
+            Self::NameTaken(_) | Self::Cgroup(_) | Self::Disk(_) => None,
+            Self::Spawn(_) | Self::Hold(_) | Self::Fault(_) => None,
+        }
+    }
 }
 
 /// The shim is among the last that the kernel's out-of-memory killer takes.
@@ -85,7 +101,7 @@ const SHIM_OOM_SCORE: i32 = -998;
 impl Runtime {
     pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
         let settings = self.settings();
-        let handler = settings.handlers.asked("runtime_handler", &spec.handler)?;
+        let handler = settings.handlers.asked(&spec.handler)?;
         self.check(&spec, handler)?;
         self.check_user_ns(&spec)?;
         let id = PodId::from_bytes(random());
@@ -235,7 +251,7 @@ impl Runtime {
         network::bandwidth(spec)?;
         // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
         if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
-            return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
+            return Err(RunPodError::NoApparmor);
         }
         Ok(())
     }

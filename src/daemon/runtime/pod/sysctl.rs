@@ -1,16 +1,18 @@
 //! Which kernel parameters a pod may set: those that its own namespaces keep apart from the host's.
 
-use model::{ErrorClass, ErrorKind, NsMode, PodSpec};
+use model::{ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SysctlError {
-    #[error("config.linux.sysctls: {0:?} is not kept apart by any namespace, so a pod may not set it")]
+    #[error("{0:?} does not belong to a namespace of the pod: setting it would change the host")]
     NotNamespaced(String),
-    #[error("config.linux.sysctls: {name:?} would change the host's, since the pod shares its {namespace} namespace")]
+    #[error("{name:?} would change the host: the pod uses the host's {namespace} namespace")]
     Shared { name: String, namespace: &'static str },
-    #[error("config.linux.sysctls: {0:?} is no name of a kernel parameter")]
+    #[error(
+        "{0:?} is not a valid name of a kernel parameter: expected letters, digits, `_` and `-`, separated by dots"
+    )]
     Name(String),
-    #[error("config.linux.sysctls: the value of {0:?} has a character that no value has")]
+    #[error("the value of {0:?} has an invalid character: expected letters, digits, blanks and `,.:-_`")]
     Value(String),
 }
 
@@ -19,6 +21,10 @@ impl ErrorClass for SysctlError {
         match self {
             Self::NotNamespaced(_) | Self::Shared { .. } | Self::Name(_) | Self::Value(_) => ErrorKind::Invalid,
         }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        Some(RequestField::Sysctls)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pods with user namespaces of their own: whether this host can have them, and which pods may.
 
 use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind, NsMode, PodSpec};
+use model::{ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
 use safe_fs::FileError;
 
 use crate::failpoint;
@@ -11,18 +11,28 @@ use crate::store::Layout;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UserNsError {
-    #[error("config.linux.security_context.namespace_options.userns_options: this host cannot: {0}")]
+    #[error("this host does not support user namespaces: {0}")]
     Host(String),
-    #[error("config.linux.security_context.namespace_options.{0}: a pod with a user namespace cannot have the host's")]
-    Shared(&'static str),
+    #[error("must not be NODE in a pod with a user namespace")]
+    HostPid,
+    #[error("must not be NODE in a pod with a user namespace")]
+    HostIpc,
 }
 
 impl ErrorClass for UserNsError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Host(_) => ErrorKind::Unsupported,
-            Self::Shared(_) => ErrorKind::Invalid,
+            Self::HostPid | Self::HostIpc => ErrorKind::Invalid,
         }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        Some(match self {
+            Self::Host(_) => RequestField::UserNamespace,
+            Self::HostPid => RequestField::PidMode,
+            Self::HostIpc => RequestField::IpcMode,
+        })
     }
 }
 
@@ -62,8 +72,8 @@ impl Runtime {
         let spaces = &pod.security.namespaces;
         match (&spaces.user, &self.user_ns) {
             (None, _) => Ok(()),
-            (Some(_), _) if spaces.pid == NsMode::Node => Err(UserNsError::Shared("pid")),
-            (Some(_), _) if spaces.ipc == NsMode::Node => Err(UserNsError::Shared("ipc")),
+            (Some(_), _) if spaces.pid == NsMode::Node => Err(UserNsError::HostPid),
+            (Some(_), _) if spaces.ipc == NsMode::Node => Err(UserNsError::HostIpc),
             (Some(_), Some(reason)) => Err(UserNsError::Host(reason.clone())),
             (Some(_), None) => Ok(()),
         }

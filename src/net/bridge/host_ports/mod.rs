@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::{fmt, io};
 
-use model::{ErrorClass, ErrorKind, PortMapping, Protocol};
+use model::{ErrorClass, ErrorKind, PortMapping, Protocol, RequestField};
 
 use self::sockets::Sockets;
 use super::netlink::NetlinkError;
@@ -18,13 +18,11 @@ use super::netlink::NetlinkError;
 pub enum PortError {
     #[error("host port {port} is taken by pod {pod}")]
     Taken { port: HostPort, pod: String },
-    #[error("config.port_mappings: host_port {port} is in use by a process of the host")]
+    #[error("host_port {port} is in use by a process of the host")]
     InUse { port: HostPort },
-    #[error("config.port_mappings: host_ip {host_ip} is not an address of this host")]
+    #[error("host_ip {host_ip} is not an address of this host")]
     NotLocal { host_ip: IpAddr },
-    #[error(
-        "config.port_mappings: host_ip {host_ip} is link-local: expected an address that is valid without an interface"
-    )]
+    #[error("host_ip {host_ip} is link-local: expected an address that is valid without an interface")]
     LinkLocal { host_ip: IpAddr },
     #[error("looking whether the host has the addresses of host ports")]
     Look(#[source] NetlinkError),
@@ -47,6 +45,15 @@ impl ErrorClass for PortError {
             Self::Twice { .. } | Self::NoAddress { .. } | Self::NoFamily { .. } => ErrorKind::Invalid,
             Self::Loopback { .. } | Self::LinkLocal { .. } => ErrorKind::Unsupported,
             Self::Look(_) | Self::Hold { .. } => ErrorKind::Internal,
+        }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Look(_) | Self::Hold { .. } => None,
+            Self::Taken { .. } | Self::InUse { .. } | Self::NotLocal { .. } => Some(RequestField::PortMappings),
+            Self::Twice { .. } | Self::NoAddress { .. } | Self::NoFamily { .. } => Some(RequestField::PortMappings),
+            Self::Loopback { .. } | Self::LinkLocal { .. } => Some(RequestField::PortMappings),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind as IoError;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-use model::{ErrorClass as _, ErrorKind, Protocol};
+use model::{ErrorClass as _, ErrorKind, Protocol, RequestField};
 
 use super::support::*;
 use crate::bridge::{AttachError, Bridge, PortError};
@@ -32,8 +32,8 @@ fn a_host_port_at_an_address_that_is_not_the_hosts_is_refused() {
         for foreign in neighbours.into_iter().chain(other.ips.iter().map(ToString::to_string)) {
             let error = refused(&bridge, port(Protocol::Tcp, &foreign, 8080, 80));
             assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
-            let text = format!("config.port_mappings: host_ip {foreign} is not an address of this host");
-            assert_eq!(error.to_string(), text);
+            assert_eq!(error.to_string(), format!("host_ip {foreign} is not an address of this host"));
+            assert_eq!(error.field(), Some(RequestField::PortMappings));
         }
         let error = refused(&bridge, port(Protocol::Tcp, "fe80::1", 8080, 80));
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
@@ -91,10 +91,8 @@ fn a_port_that_a_process_of_the_host_has_is_refused() {
             assert!(matches!(error, PortError::InUse { .. }), "{ip}:{number}: {error}");
             assert_eq!(error.kind(), ErrorKind::Precondition);
             let text = error.to_string();
-            assert!(
-                text.starts_with("config.port_mappings: host_port ") && text.contains(&number.to_string()),
-                "{text}"
-            );
+            assert!(text.starts_with("host_port ") && text.contains(&number.to_string()), "{text}");
+            assert_eq!(error.field(), Some(RequestField::PortMappings));
         }
         // What is free is free: another address, another protocol, another family.
         let ports = [
