@@ -16,6 +16,9 @@ pub mod launch;
 pub mod namespaces;
 pub mod process;
 pub mod rootfs;
+mod step_error;
+
+pub use step_error::{StepError, step};
 
 /// Writes to the shim's log. A write that fails is ignored: the process must not end because its log cannot be written.
 pub fn log(message: std::fmt::Arguments<'_>) {

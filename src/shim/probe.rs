@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use launcher::namespaces::create_user_ns;
 use launcher::rootfs::lowerdirs;
+use launcher::{StepError, step};
 use model::{IdMapping, UserNs};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::mount::{
@@ -25,17 +26,6 @@ const FIRST: u32 = 65536;
 
 const OVERLAY: &str = "mounting an overlay of layers with mapped ids";
 
-#[derive(Debug, thiserror::Error)]
-#[error("{step}: {source}")]
-struct ProbeError {
-    step: &'static str,
-    source: io::Error,
-}
-
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ProbeError {
-    move |source| ProbeError { step, source: source.into() }
-}
-
 pub(crate) fn main(mut arguments: impl Iterator<Item = PathBuf>) -> ExitCode {
     let (Some(dir), Some(state)) = (arguments.next(), arguments.next()) else { return ExitCode::FAILURE };
     match probe(&dir, &state) {
@@ -47,7 +37,7 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = PathBuf>) -> ExitCode {
     }
 }
 
-fn probe(dir: &Path, state: &Path) -> Result<(), ProbeError> {
+fn probe(dir: &Path, state: &Path) -> Result<(), StepError> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(step("taking orphans"))?;
     let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
     let ids = UserNs { uids: lines.clone(), gids: lines };
@@ -63,7 +53,7 @@ fn probe(dir: &Path, state: &Path) -> Result<(), ProbeError> {
 }
 
 /// An overlay whose lower layers have other ids.
-fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), ProbeError> {
+fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), StepError> {
     let making = || step("making directories");
     for name in ["lower", "upper", "work", "layers", "shown"] {
         std::fs::create_dir(dir.join(name)).map_err(making())?;
@@ -80,7 +70,7 @@ fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), ProbeError> {
 }
 
 /// What every container mounts for itself. The kernel refuses where something hides parts of the host's own.
-fn mount_inside(user: BorrowedFd<'_>) -> Result<(), ProbeError> {
+fn mount_inside(user: BorrowedFd<'_>) -> Result<(), StepError> {
     let (mut hear, mut tell) = io::pipe().map_err(step("making a pipe"))?;
     let enter = move || {
         setns(user, CloneFlags::CLONE_NEWUSER)?;

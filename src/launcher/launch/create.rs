@@ -36,7 +36,7 @@ use super::minimal_mounts::pivot_to_minimal_mounts;
 use super::report::trace;
 use super::shared_pid_ns::{self, SharedPidNs};
 use super::shared_stage::SharedStage;
-use super::{ContainerStdio, LaunchError, client_paths, read, set_oom_score, step};
+use super::{ContainerStdio, LaunchError, client_paths, read, set_oom_score};
 use crate::process::execve::{clamped_limits, raise_limits};
 use crate::process::lsm_label::ProcFs;
 use crate::process::seccomp_filter::SeccompFilter;
@@ -44,6 +44,7 @@ use crate::process::{capabilities, lsm_label};
 use crate::rootfs::idmap::IdMaps;
 use crate::rootfs::mounts::{self, PreparedMount};
 use crate::rootfs::{device_nodes, image_mount, locked_mounts, lowerdirs};
+use crate::step;
 
 /// A launch under way.
 struct Launcher<'a> {
@@ -121,8 +122,8 @@ fn enter_shared_pid_ns(container: &mut Container, outside: i32, stages: &LaunchS
     // A child of the shim, which reaps it.
     let mut ended = [PollFd::new(&outside, PollFlags::IN)];
     while poll(&mut ended, None).is_err_and(|errno| errno == rustix::io::Errno::INTR) {}
-    let failed = || step(forking)(io::Error::other("the process that should fork ended"));
-    stages.forked().map(nix::unistd::Pid::as_raw).ok_or_else(failed)
+    let forked = stages.forked().map(nix::unistd::Pid::as_raw);
+    Ok(forked.ok_or_else(|| io::Error::other("the process that should fork exited")).map_err(step(forking))?)
 }
 
 impl<'a> Launcher<'a> {
@@ -175,7 +176,7 @@ impl<'a> Launcher<'a> {
     fn make_directories(&self) -> Result<CgroupFds, LaunchError> {
         std::fs::create_dir_all(&self.rootfs).map_err(step("making the root directory"))?;
         std::fs::create_dir_all(&self.bundle).map_err(step("making the bundle"))?;
-        CgroupFds::open(&self.config.cgroup).map_err(step("opening the cgroups"))
+        Ok(CgroupFds::open(&self.config.cgroup).map_err(step("opening the cgroups"))?)
     }
 
     /// Leaves the host's mount namespace, and the mounts that the launch does not need.
@@ -269,7 +270,7 @@ impl<'a> Launcher<'a> {
             spec: self.spec.clone(),
             stages: Rc::clone(stages),
         };
-        hook_gate::spawn_gatekeeper(gate).map_err(step("starting the process that runs the hooks"))
+        Ok(hook_gate::spawn_gatekeeper(gate).map_err(step("starting the process that runs the hooks"))?)
     }
 
     fn set_oom_score(&mut self, pid: u32) {
@@ -330,8 +331,8 @@ impl<'a> Launcher<'a> {
 /// What is mounted from here on is seen by this process and its children alone.
 fn unshare_mounts() -> Result<(), LaunchError> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(step("making mounts private"))
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(mount_change("/", private).map_err(step("making mounts private"))?)
 }
 
 /// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
@@ -375,7 +376,7 @@ fn mount_overlay(
     let data = std::ffi::CString::new(data).map_err(|e| step("mounting the layers")(io::Error::other(e)))?;
     mount("overlay", onto, "overlay", MountFlags::empty(), Some(data.as_c_str()))
         .map_err(step("mounting the layers"))?;
-    entered.leave().map_err(step("leaving the layers"))
+    Ok(entered.leave().map_err(step("leaving the layers"))?)
 }
 
 /// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
@@ -389,7 +390,7 @@ fn refuse_links(rootfs: &Path) -> Result<(), LaunchError> {
                 return Err(LaunchError::NotADirectory(place));
             }
             Ok(_) | Err(rustix::io::Errno::NOENT) => {}
-            Err(errno) => return Err(step("looking into the root")(errno)),
+            Err(errno) => return Err(step("reading the root directory")(errno).into()),
         }
     }
     Ok(())

@@ -26,6 +26,7 @@ use nix::unistd::Pid;
 use shim_protocol::{CreateRequest, LaunchConfig, ShimErrorKind};
 use sys::fork::SingleThread;
 
+use crate::StepError;
 use crate::launch::create::CreatedProcess;
 use crate::launch::report::{Report, send, truncate};
 
@@ -33,8 +34,8 @@ use crate::launch::report::{Report, send, truncate};
 pub enum LaunchError {
     #[error("reading {file}: {source}")]
     Read { file: &'static str, source: io::Error },
-    #[error("{step}: {source}")]
-    Step { step: &'static str, source: io::Error },
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error(transparent)]
     Stage(#[from] crate::rootfs::mounts::MountError),
     #[error(transparent)]
@@ -56,7 +57,7 @@ impl LaunchError {
         match self {
             Self::Path(error) => error.kind(),
             Self::Read { .. }
-            | Self::Step { .. }
+            | Self::Step(_)
             | Self::Stage(_)
             | Self::Node(_)
             | Self::Split(_)
@@ -65,10 +66,6 @@ impl LaunchError {
             | Self::NotADirectory(_) => ShimErrorKind::Refused,
         }
     }
-}
-
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> LaunchError {
-    move |source| LaunchError::Step { step, source: source.into() }
 }
 
 /// The container's side of everything that connects it to the shim.

@@ -23,11 +23,12 @@ use crate::process::capabilities::{bits, held};
 use crate::process::lsm_label;
 use crate::process::lsm_label::{LabelError, ProcFs};
 use crate::process::seccomp_filter::SeccompFilter;
+use crate::{StepError, step};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExecProgramError {
-    #[error("{step}: {source}")]
-    Step { step: &'static str, source: io::Error },
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error("working directory {path}: {source}")]
     WorkingDir { path: PathBuf, source: io::Error },
     #[error("working directory {0} is outside of the container")]
@@ -40,10 +41,6 @@ pub enum ExecProgramError {
     Label(#[from] LabelError),
     #[error("the configuration has no {0}")]
     Lacks(&'static str),
-}
-
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecProgramError {
-    move |source| ExecProgramError::Step { step, source: source.into() }
 }
 
 /// Five sets of capabilities, as the kernel counts them.
@@ -93,12 +90,13 @@ pub(crate) fn load_filter(
     if process.no_new_privileges() == Some(true) {
         rustix::thread::set_no_new_privs(true).map_err(step("setting no_new_privs"))?;
         drop_rest()?;
-        load()
-    } else {
-        // Loading needs a capability now, so the filter has to let capset pass.
         load()?;
-        drop_rest()
+    } else {
+        // Loading needs a capability now, so the filter must allow capset.
+        load()?;
+        drop_rest()?;
     }
+    Ok(())
 }
 
 /// Runs `program`, which may have another name than its first argument, in place of this process, with the rights that

@@ -34,6 +34,7 @@ use crate::process::seccomp_filter::SeccompFilter;
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mount_target::open_in_root;
+use crate::{StepError, step};
 
 /// Who waits for a program, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,12 +88,8 @@ pub enum ExecError {
     Rights(#[from] ExecProgramError),
     #[error("the configuration has no process")]
     NoProcess,
-    #[error("{step}: {source}")]
-    Step { step: &'static str, source: io::Error },
-}
-
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecError {
-    move |source| ExecError::Step { step, source: source.into() }
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 /// Everything that has to come from outside of the container.
@@ -250,7 +247,7 @@ fn enter(
     sys::fork::close_all_but(&[started.as_fd()]).map_err(step("closing descriptors"))?;
     load_filter(&process, rights, &filter)?;
     let child = || run(mode, &process, &request.args, &filter, started);
-    sys::sibling::fork_sibling(alone, filter.token, &pid, child).map_err(step("forking in the container"))
+    Ok(sys::sibling::fork_sibling(alone, filter.token, &pid, child).map_err(step("forking in the container"))?)
 }
 
 /// Enters all namespaces but that of processes, into which only children are born. With `inside` the container is in a user
@@ -258,11 +255,11 @@ fn enter(
 fn enter_namespaces(container: &OwnedFd, inside: Option<&Process>) -> Result<(), ExecError> {
     let entering = "entering the container's namespaces";
     let Some(process) = inside else {
-        return setns(container, SavedNamespaces::kinds()).map_err(step(entering));
+        return Ok(setns(container, SavedNamespaces::kinds()).map_err(step(entering))?);
     };
     raise_limits(process);
     setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER).map_err(step(entering))?;
-    create_user_ns::become_root().map_err(step(entering))
+    Ok(create_user_ns::become_root().map_err(step(entering))?)
 }
 
 /// Gives the streams to the container's user, by the ids that it has on the host.
@@ -301,14 +298,15 @@ fn connect(null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
     rustix::stdio::dup2_stdin(stdio.stdin.as_ref().unwrap_or(null))
         .and_then(|()| rustix::stdio::dup2_stdout(stdio.stdout.as_ref().unwrap_or(null)))
         .and_then(|()| rustix::stdio::dup2_stderr(stdio.stderr.as_ref().unwrap_or(null)))
-        .map_err(step("connecting the standard streams"))
+        .map_err(step("connecting the standard streams"))?;
+    Ok(())
 }
 
 /// Opens a terminal in the container, hands its master side out, and makes the other the standard streams.
 fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
     let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
     sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
-    console::connect(&slave).map_err(step("connecting the terminal"))
+    Ok(console::connect(&slave).map_err(step("connecting the terminal"))?)
 }
 
 /// In the new process: becomes the program, or says why not.
@@ -321,7 +319,7 @@ fn run(mode: ExecMode, process: &Process, args: &[String], filter: &SeccompFilte
     NOT_RUN
 }
 
-fn settle(mode: ExecMode, filter: &SeccompFilter) -> Result<(), ExecError> {
+fn settle(mode: ExecMode, filter: &SeccompFilter) -> Result<(), StepError> {
     sys::sibling::new_session(filter.token).map_err(step("starting a session"))?;
     match mode {
         // Orphans are reparented to this process, not to the container's first: so all that a

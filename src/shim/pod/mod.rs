@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use launcher::namespaces::create_user_ns;
 use launcher::namespaces::saved_namespaces::SavedNamespaces;
 use launcher::process::lsm_label;
+use launcher::{StepError, step};
 use model::UserNs;
 use nix::sched::CloneFlags;
 use nix::unistd::{Pid, Uid};
@@ -20,14 +21,10 @@ use crate::pod::init::InitNamespaces;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
-    #[error("{step}: {source}")]
-    Step { step: &'static str, source: io::Error },
+    #[error(transparent)]
+    Step(#[from] StepError),
     #[error("sysctl {name}={value}: {source}")]
     Sysctl { name: String, value: String, source: io::Error },
-}
-
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> SandboxError {
-    move |source| SandboxError::Step { step, source: source.into() }
 }
 
 /// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
@@ -171,7 +168,7 @@ fn start_init(held: &Sandbox) -> Result<(Pid, OwnedFd), SandboxError> {
             init::start(spaces, |child| create_user_ns::fork_in_userns(enter, child))
         }
     };
-    started.map_err(step("starting the pod's init"))
+    Ok(started.map_err(step("starting the pod's init"))?)
 }
 
 fn fork_in_new_pid_ns(child: Box<dyn FnOnce() -> i32>) -> io::Result<Pid> {
