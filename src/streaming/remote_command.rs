@@ -45,14 +45,21 @@ pub enum OpenError {
     Late,
 }
 
-/// The streams of a connected client.
+/// A connected client.
 #[derive(Debug)]
 pub struct RemoteCommand {
+    pub streams: ClientStreams,
+    pub talk: StatusChannel,
+}
+
+/// The streams of a connected client, as its [`StdioOptions`] request.
+#[derive(Debug)]
+pub struct ClientStreams {
     pub stdin: Option<RecvStream>,
     pub stdout: Option<SendStream>,
     pub stderr: Option<SendStream>,
+    /// The sizes of the client's terminal.
     pub resizes: Option<Resizes>,
-    pub talk: StatusChannel,
 }
 
 /// The part of a client connection besides its streams.
@@ -126,7 +133,8 @@ fn over_channels(io: Io, protocol: RemoteCommandProtocol, wants: StdioOptions, i
         false => session.writer.message(crate::ws::BINARY, &[lowest]),
     }
     let talk = StatusChannel { session, error, json: protocol.json, silent: Vec::new(), _opened: None };
-    RemoteCommand { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk }
+    let streams = ClientStreams { stdin, stdout, stderr, resizes: resize.map(Resizes::new) };
+    RemoteCommand { streams, talk }
 }
 
 fn is_known(headers: &Headers) -> bool {
@@ -184,5 +192,6 @@ async fn over_spdy(
         silent,
         _opened: Some(opened),
     };
-    Ok(RemoteCommand { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk })
+    let streams = ClientStreams { stdin, stdout, stderr, resizes: resize.map(Resizes::new) };
+    Ok(RemoteCommand { streams, talk })
 }

@@ -72,7 +72,7 @@ impl StreamHandler {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
-                            Ok(remote) => runtime.exec_stream(&container, command, wants.tty, remote).await,
+                            Ok(remote) => runtime.exec_stream(&container, command, wants, remote).await,
                             Err(error) => tracing::debug!(%container, %error, "exec"),
                         }
                     });
@@ -84,7 +84,7 @@ impl StreamHandler {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
-                            Ok(remote) => runtime.attach_stream(&container, remote).await,
+                            Ok(remote) => runtime.attach_stream(&container, wants, remote).await,
                             Err(error) => tracing::debug!(%container, %error, "attach"),
                         }
                     });

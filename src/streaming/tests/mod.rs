@@ -12,7 +12,7 @@ use http::Method;
 use support::*;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::remote_command::{OpenError, RemoteCommand, StdioOptions, Timeouts};
+use crate::remote_command::{ClientStreams, OpenError, RemoteCommand, StdioOptions, Timeouts};
 use crate::spdy::{Encoder, Event};
 use crate::{Chunk, Outcome, Size, StreamError, http_upgrade, remote_command, ws};
 
@@ -22,7 +22,8 @@ async fn a_command_gets_input_returns_output_and_sends_its_outcome() {
     open_all(&mut client).await;
     client.write(3, b"hello", false).await;
     client.write(3, b"", true).await;
-    let RemoteCommand { stdin, stdout, stderr, resizes, talk } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { streams: ClientStreams { stdin, stdout, stderr, resizes }, talk } =
+        opened(io, "v4.channel.k8s.io").await;
     assert!(resizes.is_none());
     let mut stdin = stdin.unwrap();
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"hello"))));
@@ -71,7 +72,8 @@ async fn older_clients_get_a_text_and_only_after_failures() {
 async fn a_reply_is_sent_before_data_on_every_stream() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { streams: ClientStreams { mut stdout, stderr: _stderr, .. }, talk: _talk } =
+        opened(io, "v4.channel.k8s.io").await;
     stdout.as_mut().unwrap().send(&mut Chunk::of(b"x")).await.unwrap();
     for id in [1, 3, 5, 7] {
         assert_eq!(client.next().await, Some(Event::Replied { stream: id, headers: Default::default(), fin: false }));
@@ -119,7 +121,8 @@ async fn a_lost_client_or_a_protocol_violation_ends_the_streams() {
     for bytes in bad {
         let (mut client, io) = pair();
         open_all(&mut client).await;
-        let RemoteCommand { stdin, mut stdout, talk, .. } = opened(io, "v4.channel.k8s.io").await;
+        let RemoteCommand { streams: ClientStreams { stdin, mut stdout, .. }, talk } =
+            opened(io, "v4.channel.k8s.io").await;
         client.io.write_all(bytes).await.unwrap();
         if bytes.is_empty() {
             drop(client);
@@ -164,7 +167,8 @@ async fn an_idle_connection_is_closed() {
 async fn pings_are_answered_and_window_updates_are_respected() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { streams: ClientStreams { mut stdout, stderr: _stderr, .. }, talk: _talk } =
+        opened(io, "v4.channel.k8s.io").await;
     client.send(|_, to| Encoder::ping(7, to)).await;
     // The client sends a window update: 64 KiB and one byte.
     client.send(|_, to| Encoder::window(5, 1, to)).await;
@@ -197,7 +201,7 @@ async fn pings_are_answered_and_window_updates_are_respected() {
 async fn read_bytes_are_reported_by_window_updates() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let RemoteCommand { stdin, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { streams: ClientStreams { stdin, .. }, talk: _talk } = opened(io, "v4.channel.k8s.io").await;
     let reader = tokio::spawn(async move {
         let (mut stdin, mut count) = (stdin.unwrap(), 0);
         while let Ok(Some(bytes)) = stdin.next().await {
@@ -223,7 +227,7 @@ async fn channels_carry_streams_and_can_be_closed_separately() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
     let wants = StdioOptions { tty: true, stderr: false, ..ALL };
-    let RemoteCommand { stdin, stdout, stderr, resizes, talk } =
+    let RemoteCommand { streams: ClientStreams { stdin, stdout, stderr, resizes }, talk } =
         remote_command::open(io, protocol, wants, TIMES).await.unwrap();
     assert!(stderr.is_none());
     say(&mut client.io, ws::BINARY, b"\x00typed").await;
@@ -246,7 +250,8 @@ async fn channels_carry_streams_and_can_be_closed_separately() {
 async fn text_channels_are_encoded_in_base64() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
-    let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
+    let RemoteCommand { streams: ClientStreams { stdin, stdout, .. }, talk } =
+        remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
     say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
     say(&mut client.io, ws::TEXT, b"0not base64").await;
     say(&mut client.io, ws::TEXT, b"0YmFy").await;

@@ -3,10 +3,10 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
+use model::ContainerId;
 use model::error_chain::chain;
-use model::{ContainerId, ContainerState};
 use shim_protocol::{AttachFrame, AttachRequest, Stdio};
-use streaming::remote_command::RemoteCommand;
+use streaming::remote_command::{ClientStreams, RemoteCommand, StdioOptions};
 use streaming::{Chunk, Outcome, RecvStream, Resizes, SendStream};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -16,7 +16,6 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::store::ContainerRecord;
 
 /// How far a client may fall behind what a container prints before it is let go, in bytes.
 const BEHIND_MAX: usize = 1 << 20;
@@ -41,25 +40,20 @@ enum DetachReason {
 }
 
 impl Runtime {
-    /// The container, if its streams can be attached to.
-    pub(crate) fn attachable(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
-        let record = self.readable_container(id)?.get();
-        match record.state {
-            ContainerState::Running { .. } => Ok(record),
-            _ => Err(ExecError::NotAttachable { container: record.id.clone(), phase: record.state.name() }),
-        }
-    }
-
-    /// Connects a client with the streams of a container until either ends.
-    pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: RemoteCommand) {
-        let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
-        let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut watch) = (talk.gone(), self.stream_shutdown.watch());
-        let outcome = match self.attach_to_shim(container, stdio).await {
-            Ok(place) => {
+    /// Connects a client to the streams of a container until either ends. Takes no lock.
+    pub(crate) async fn attach_stream(
+        self: &Arc<Self>,
+        container: &ContainerId,
+        options: StdioOptions,
+        remote: RemoteCommand,
+    ) {
+        let RemoteCommand { streams, talk } = remote;
+        let (disconnected, mut watch) = (talk.gone(), self.stream_shutdown.watch());
+        let outcome = match self.attach_to_shim(container, options).await {
+            Ok(attachment) => {
                 let end = tokio::select! {
-                    end = place.stay(stdin, stdout, stderr, resizes, &mut watch) => end,
-                    () = gone => DetachReason::Gone,
+                    end = attachment.copy_streams(streams, &mut watch) => end,
+                    () = disconnected => DetachReason::Gone,
                 };
                 match end {
                     DetachReason::Done => watch.shutdown_status().unwrap_or(Outcome::Success),
@@ -80,12 +74,11 @@ impl Runtime {
         talk.end(&outcome).await;
     }
 
-    async fn attach_to_shim(&self, container: &ContainerId, stdio: Stdio) -> Result<Attachment, ExecError> {
-        let record = self.container(container.as_str())?;
+    async fn attach_to_shim(&self, container: &ContainerId, options: StdioOptions) -> Result<Attachment, ExecError> {
+        let (record, sandbox) = self.running_in_sandbox(container.as_str())?;
         let container = record.id.clone();
-        let Some(sandbox) = self.sandbox_of(&record.pod) else {
-            return Err(ExecError::NotAttachable { container, phase: "in a pod that is not ready" });
-        };
+        let StdioOptions { stdin, stdout, stderr, tty: _ } = options;
+        let stdio = Stdio { stdin, stdout, stderr };
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
@@ -99,15 +92,9 @@ impl Runtime {
 }
 
 impl Attachment {
-    /// Carries everything both ways.
-    async fn stay(
-        self,
-        stdin: Option<RecvStream>,
-        stdout: Option<SendStream>,
-        stderr: Option<SendStream>,
-        resizes: Option<Resizes>,
-        watch: &mut ShutdownWatch,
-    ) -> DetachReason {
+    /// Copies the streams in both directions.
+    async fn copy_streams(self, streams: ClientStreams, watch: &mut ShutdownWatch) -> DetachReason {
+        let ClientStreams { stdin, stdout, stderr, resizes } = streams;
         let (give, given) = watch::channel(None);
         let enough = Notify::new();
         let typed = async {

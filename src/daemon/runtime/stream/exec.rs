@@ -1,17 +1,16 @@
-//! Exec for somebody who looks on.
+//! Exec for a streaming client.
 //!
-//! A client that vanishes takes its streams with it: pipes end, a terminal hangs up. What the program makes of that is its own
-//! affair; nobody kills it.
+//! If the client disconnects, its streams are closed: pipes reach their end, a terminal hangs up. The program is not killed.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use model::ContainerId;
 use model::error_chain::chain;
-use model::{ContainerId, ContainerState};
 use shim_protocol::{ExecRequest, ExecStreamRequest, Stdio};
-use streaming::remote_command::RemoteCommand;
-use streaming::{Outcome, RecvStream, Resizes, SendStream};
+use streaming::Outcome;
+use streaming::remote_command::{ClientStreams, RemoteCommand, StdioOptions};
 use tokio::sync::{oneshot, watch};
 
 use super::copy;
@@ -20,55 +19,52 @@ use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
 use crate::sandbox_client::SandboxClient;
-use crate::store::ContainerRecord;
 
-/// What is between a program and us: more than by default, since every turn costs two switches.
+/// The size of a pipe to a program in bytes: larger than the default, since every copy costs two context switches.
 const PIPE_SIZE: usize = 256 << 10;
 
-/// The daemon's ends of what a program is connected to.
+/// The daemon's ends of the streams of a program.
 enum ExecStdio {
-    Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
+    Pipes(Pipes),
     Terminal(Terminal),
 }
 
-/// A program that runs, until it ends or is left alone.
+#[derive(Default)]
+struct Pipes {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+/// A running program.
 struct ExecSession {
     sandbox: SandboxClient,
     exec: u64,
-    ended: oneshot::Receiver<i32>,
-    ends: ExecStdio,
+    exited: oneshot::Receiver<i32>,
+    stdio: ExecStdio,
 }
 
 impl Runtime {
-    /// The container, if commands can be executed in it.
-    pub(crate) fn running(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
-        let record = self.readable_container(id)?.get();
-        match record.state {
-            ContainerState::Running { .. } => Ok(record),
-            _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.state.name() }),
-        }
-    }
-
-    /// Runs a command between a client and a container, and tells the client how it ended.
+    /// Executes a command in a container, connects its streams to the client, and sends the client its exit code. Takes
+    /// no lock. If the client or the daemon ends first, the command is not killed; its streams are closed.
     pub(crate) async fn exec_stream(
         self: &Arc<Self>,
         container: &ContainerId,
         command: Vec<String>,
-        tty: bool,
+        options: StdioOptions,
         remote: RemoteCommand,
     ) {
-        let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
-        let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut watch) = (talk.gone(), self.stream_shutdown.watch());
-        let outcome = match self.begin(container, command, tty, stdio).await {
-            Ok(running) => {
-                let sandbox = running.sandbox.clone();
-                let exec = running.exec;
+        let RemoteCommand { streams, talk } = remote;
+        let (disconnected, mut watch) = (talk.gone(), self.stream_shutdown.watch());
+        let outcome = match self.start_exec(container, command, options).await {
+            Ok(session) => {
+                let sandbox = session.sandbox.clone();
+                let exec = session.exec;
                 let code = tokio::select! {
-                    code = running.wait_for_exit(stdin, stdout, stderr, resizes, &mut watch) => code,
-                    () = gone => {
+                    code = session.wait_for_exit(streams, &mut watch) => code,
+                    () = disconnected => {
                         sandbox.forget_exec(exec);
-                        return tracing::debug!(%container, "the client of an exec is gone");
+                        return tracing::debug!(%container, "the client of an exec disconnected");
                     }
                 };
                 match code {
@@ -80,123 +76,117 @@ impl Runtime {
                 }
             }
             Err(error) => {
-                let words = chain(&error);
-                tracing::debug!(%container, error = words, "exec");
-                Outcome::Failed(format!("error executing command in container: {words}"))
+                let message = chain(&error);
+                tracing::debug!(%container, error = message, "exec");
+                Outcome::Failed(format!("error executing command in container: {message}"))
             }
         };
         talk.end(&outcome).await;
     }
 
-    async fn begin(
+    async fn start_exec(
         &self,
         container: &ContainerId,
         args: Vec<String>,
-        terminal: bool,
-        stdio: Stdio,
+        options: StdioOptions,
     ) -> Result<ExecSession, ExecError> {
-        let record = self.container(container.as_str())?;
-        let container = record.id.clone();
-        let Some(sandbox) = self.sandbox_of(&record.pod) else {
-            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
-        };
-        let (ends, theirs) = ends(terminal, stdio).map_err(ExecError::Pipe)?;
-        let (exec, ended) = sandbox.expect_exec();
-        let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
-        let request = ExecRequest { container: container.clone(), exec, args, stdio };
-        let started = sandbox.exec_stream(ExecStreamRequest { exec: request, terminal }, &theirs).await;
-        drop(theirs);
-        if let Err(source) = started {
-            sandbox.forget_exec(exec);
-            return Err(ExecError::refused(container, source));
+        let (record, sandbox) = self.running_in_sandbox(container.as_str())?;
+        let StdioOptions { stdin, stdout, stderr, tty } = options;
+        let stdio = Stdio { stdin: stdin && !tty, stdout: stdout && !tty, stderr: stderr && !tty };
+        let (exec, exited) = sandbox.expect_exec();
+        let request = ExecRequest { container: record.id.clone(), exec, args, stdio };
+        match start_connected(&sandbox, ExecStreamRequest { exec: request, terminal: tty }).await {
+            Ok(stdio) => Ok(ExecSession { sandbox, exec, exited, stdio }),
+            Err(error) => {
+                sandbox.forget_exec(exec);
+                Err(error)
+            }
         }
-        let ends = match ends {
-            DaemonSide::Pipes(ends) => ends,
-            DaemonSide::Socket(socket) => ExecStdio::Terminal(master(&socket).map_err(ExecError::Pipe)?),
-        };
-        Ok(ExecSession { sandbox, exec, ended, ends })
     }
 }
 
-/// What the daemon keeps of what it made.
-enum DaemonSide {
-    Pipes(ExecStdio),
-    /// The terminal will come through it.
-    Socket(OwnedFd),
-}
-
-/// Makes both sides: ours, and what goes to the shim in its order.
-fn ends(terminal: bool, stdio: Stdio) -> io::Result<(DaemonSide, Vec<OwnedFd>)> {
-    if terminal {
-        let (ours, theirs) = sys::seqpacket::pair()?;
-        return Ok((DaemonSide::Socket(ours), vec![theirs]));
+/// Starts a program and returns the daemon's ends of its streams.
+async fn start_connected(sandbox: &SandboxClient, request: ExecStreamRequest) -> Result<ExecStdio, ExecError> {
+    let container = request.exec.container.clone();
+    let refused = |source| ExecError::refused(container, source);
+    if request.terminal {
+        let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
+        sandbox.exec_stream(request, &[theirs]).await.map_err(refused)?;
+        Ok(ExecStdio::Terminal(receive_terminal(&ours).map_err(ExecError::Pipe)?))
+    } else {
+        let (ours, theirs) = pipes(request.exec.stdio).map_err(ExecError::Pipe)?;
+        sandbox.exec_stream(request, &theirs).await.map_err(refused)?;
+        Ok(ExecStdio::Pipes(ours))
     }
-    let mut all = Vec::new();
-    let mut pipe = |wanted: bool, we_write: bool| -> io::Result<Option<OwnedFd>> {
-        if !wanted {
-            return Ok(None);
-        }
-        let (reader, writer) = io::pipe()?;
-        // More than one may have is no more than slower.
-        rustix::pipe::fcntl_setpipe_size(&writer, PIPE_SIZE).ok();
-        let (ours, theirs): (OwnedFd, OwnedFd) =
-            if we_write { (writer.into(), reader.into()) } else { (reader.into(), writer.into()) };
-        all.push(theirs);
-        Ok(Some(ours))
-    };
-    let Stdio { stdin, stdout, stderr } = stdio;
-    let ends =
-        ExecStdio::Pipes { stdin: pipe(stdin, true)?, stdout: pipe(stdout, false)?, stderr: pipe(stderr, false)? };
-    Ok((DaemonSide::Pipes(ends), all))
 }
 
-/// The terminal that the new process sent before its program ran.
-fn master(socket: &OwnedFd) -> io::Result<Terminal> {
+/// Creates the pipes of a program: the daemon's ends, and those for the shim in the order of the protocol.
+fn pipes(stdio: Stdio) -> io::Result<(Pipes, Vec<OwnedFd>)> {
+    let (mut ours, mut theirs) = (Pipes::default(), Vec::new());
+    if stdio.stdin {
+        let (reader, writer) = pipe()?;
+        ours.stdin = Some(writer);
+        theirs.push(reader);
+    }
+    for (requested, end) in [(stdio.stdout, &mut ours.stdout), (stdio.stderr, &mut ours.stderr)] {
+        if requested {
+            let (reader, writer) = pipe()?;
+            *end = Some(reader);
+            theirs.push(writer);
+        }
+    }
+    Ok((ours, theirs))
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    // Fails over the limit of the user: then the pipe is only slower.
+    rustix::pipe::fcntl_setpipe_size(&writer, PIPE_SIZE).ok();
+    Ok((reader.into(), writer.into()))
+}
+
+/// Receives the terminal, which the new process sends before it executes its program.
+fn receive_terminal(socket: &OwnedFd) -> io::Result<Terminal> {
     let sent = sys::seqpacket::receive(socket, &mut [0; 16])?;
     let master = sent.and_then(|(_, mut fds)| fds.pop()).ok_or(io::ErrorKind::UnexpectedEof)?;
     Terminal::new(master)
 }
 
 impl ExecSession {
-    /// Carries everything both ways until the program ends; its exit code, or none when the shim died or the daemon does.
-    async fn wait_for_exit(
-        self,
-        stdin: Option<RecvStream>,
-        stdout: Option<SendStream>,
-        stderr: Option<SendStream>,
-        resizes: Option<Resizes>,
-        watch: &mut ShutdownWatch,
-    ) -> Option<i32> {
+    /// Copies the streams in both directions until the program exits. Returns its exit code, or `None` if the shim
+    /// died or the daemon shuts down.
+    async fn wait_for_exit(self, streams: ClientStreams, watch: &mut ShutdownWatch) -> Option<i32> {
+        let ClientStreams { stdin, stdout, stderr, resizes } = streams;
         let (over, ended) = watch::channel(false);
         let code = async {
             let code = tokio::select! {
-                code = self.ended => code.ok(),
+                code = self.exited => code.ok(),
                 () = watch.wait_shutdown() => None,
             };
-            // A child in the background may hold the streams open for ever: from now on only what is there is taken.
+            // A background process can keep the streams open: from now on only available output is read.
             over.send_replace(true);
             code
         };
-        match self.ends {
-            ExecStdio::Pipes { stdin: to, stdout: from, stderr: from_err } => {
-                let carried = async {
+        match self.stdio {
+            ExecStdio::Pipes(pipes) => {
+                let copied = async {
                     tokio::join!(
-                        copy::write_pipe(stdin, to, ended.clone()),
-                        copy::read_pipe(from, stdout, ended.clone()),
-                        copy::read_pipe(from_err, stderr, ended.clone()),
+                        copy::write_pipe(stdin, pipes.stdin, ended.clone()),
+                        copy::read_pipe(pipes.stdout, stdout, ended.clone()),
+                        copy::read_pipe(pipes.stderr, stderr, ended.clone()),
                     )
                 };
-                tokio::join!(code, carried).0
+                tokio::join!(code, copied).0
             }
             ExecStdio::Terminal(terminal) => {
-                let carried = async {
+                let copied = async {
                     tokio::join!(
                         terminal.write(stdin, ended.clone()),
                         terminal.read(stdout, ended.clone()),
                         terminal.resize(resizes, ended.clone()),
                     )
                 };
-                tokio::join!(code, carried).0
+                tokio::join!(code, copied).0
             }
         }
     }

@@ -5,23 +5,20 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
+use model::{ContainerId, ErrorClass, ErrorKind};
 use shim_protocol::{ExecRequest, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
 use super::exec_budget::{COMMANDS_MAX, ExecLimits, ExecShare};
-use crate::runtime::{LookupError, Runtime};
+use super::running::NotRunning;
+use crate::runtime::Runtime;
 use crate::sandbox_client::{SandboxClient, SandboxError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
     #[error(transparent)]
-    Look(#[from] LookupError),
-    #[error("container {container} is {phase}, so nothing can be executed in it")]
-    NotRunning { container: ContainerId, phase: &'static str },
-    #[error("container {container} is {phase}, so there is nothing to attach to")]
-    NotAttachable { container: ContainerId, phase: &'static str },
-    #[error("making pipes")]
+    NotRunning(#[from] NotRunning),
+    #[error("creating pipes")]
     Pipe(#[source] io::Error),
     #[error("failed to exec in container {container}")]
     Program { container: ContainerId, source: SandboxError },
@@ -38,8 +35,7 @@ pub(crate) enum ExecError {
 impl ErrorClass for ExecError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Look(e) => e.kind(),
-            Self::NotRunning { .. } | Self::NotAttachable { .. } => ErrorKind::Precondition,
+            Self::NotRunning(e) => e.kind(),
             Self::Pipe(_) | Self::Program { .. } => ErrorKind::Internal,
             Self::TooMany { .. } => ErrorKind::Exhausted,
             Self::TooLong(_) => ErrorKind::Invalid,
@@ -69,14 +65,8 @@ impl Runtime {
         command: Vec<String>,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput, ExecError> {
-        let record = self.readable_container(id)?.get();
+        let (record, sandbox) = self.running_in_sandbox(id)?;
         let container = record.id.clone();
-        let ContainerState::Running { .. } = record.state else {
-            return Err(ExecError::NotRunning { container, phase: record.state.name() });
-        };
-        let Some(sandbox) = self.sandbox_of(&record.pod) else {
-            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
-        };
         let settings = self.settings();
         let limits = ExecLimits { each: settings.exec_output_max, total: settings.exec_output_total };
         let share = self.exec_budget.share(&record.pod, &container, limits);

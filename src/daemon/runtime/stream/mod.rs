@@ -6,4 +6,5 @@ mod exec;
 pub(crate) mod exec_budget;
 pub(crate) mod exec_sync;
 mod port_forward;
+pub(super) mod running;
 pub(crate) mod shutdown;
