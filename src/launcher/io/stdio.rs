@@ -10,7 +10,7 @@ use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
 use crate::io::attach_client::AttachClient;
 use crate::io::cri_log::{DroppedBytes, Lines, LogFile, Stream};
 use crate::io::log_rate::LogRate;
-use crate::launch::ContainerStdio;
+use crate::launch::{ContainerStdio, LaunchChannels};
 
 /// What the container prints, on its way to the log, and what it is told.
 #[derive(Debug)]
@@ -64,7 +64,16 @@ pub fn null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open(file)?.into())
 }
 
-/// Where the output goes, and in which form.
+/// The standard streams that a container requests.
+#[derive(Debug)]
+pub struct StdioSettings {
+    pub tty: bool,
+    /// Whether attach clients can write to stdin; otherwise it is empty.
+    pub stdin: bool,
+    pub log: LogTarget,
+}
+
+/// The destination of the output, and its format.
 #[derive(Debug)]
 pub struct LogTarget {
     pub file: Option<std::fs::File>,
@@ -74,21 +83,14 @@ pub struct LogTarget {
     pub rate_max: u64,
 }
 
-/// Makes both sides. With a terminal, the container's side is opened inside of it later.
-pub fn connect(
-    tty: bool,
-    stdin: bool,
-    log: LogTarget,
-    report: OwnedFd,
-    started: OwnedFd,
-    go: OwnedFd,
-) -> io::Result<(Streams, ContainerStdio)> {
-    let LogTarget { file, line_max, rate_max } = log;
+/// Creates the ends of the shim and of the container. With a terminal, the container's end is opened in the container later.
+pub fn connect(settings: StdioSettings, channels: LaunchChannels) -> io::Result<(Streams, ContainerStdio)> {
+    let StdioSettings { tty, stdin, log: LogTarget { file, line_max, rate_max } } = settings;
     let (log, rate) = (LogFile::new(file), LogRate::new(rate_max));
     let mut streams =
         Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, rate, attached: Vec::new() };
     if tty {
-        return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, report, started, go }));
+        return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, channels }));
     }
     let container_in = if stdin {
         let (theirs, ours) = std::io::pipe()?;
@@ -107,10 +109,7 @@ pub fn connect(
     let (stderr, container_err) = output(Stream::Stderr)?;
     streams.stdout = Some(stdout);
     streams.stderr = Some(stderr);
-    Ok((
-        streams,
-        ContainerStdio { stdin: container_in, stdout: container_out, stderr: container_err, report, started, go },
-    ))
+    Ok((streams, ContainerStdio { stdin: container_in, stdout: container_out, stderr: container_err, channels }))
 }
 
 impl Streams {

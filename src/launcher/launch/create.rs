@@ -36,14 +36,15 @@ use super::minimal_mounts::pivot_to_minimal_mounts;
 use super::report::trace;
 use super::shared_pid_ns::{self, SharedPidNs};
 use super::shared_stage::SharedStage;
-use super::{ContainerStdio, LaunchError, client_paths, read, set_oom_score};
+use super::{ContainerStdio, LaunchChannels, LaunchError, client_paths, read, set_oom_score};
 use crate::process::execve::{clamped_limits, raise_limits};
 use crate::process::lsm_label::ProcFs;
 use crate::process::seccomp_filter::SeccompFilter;
 use crate::process::{capabilities, lsm_label};
 use crate::rootfs::idmap::IdMaps;
-use crate::rootfs::mounts::{self, PreparedMount};
-use crate::rootfs::{device_nodes, image_mount, locked_mounts, lowerdirs};
+use crate::rootfs::image_mount::ImageMounts;
+use crate::rootfs::mounts::{MountSources, PreparedMount};
+use crate::rootfs::{device_nodes, locked_mounts, lowerdirs};
 use crate::step;
 
 /// A launch under way.
@@ -71,7 +72,7 @@ pub(super) struct CreatedProcess {
     pub(super) pid: u32,
     /// The settings that the host could not apply.
     pub(super) warnings: Vec<LaunchWarning>,
-    /// It waits at `ContainerStdio::go`, not at libcontainer's socket.
+    /// It waits at [`LaunchChannels::go`], not at libcontainer's socket.
     pub(super) waits: bool,
 }
 
@@ -83,17 +84,17 @@ pub(super) fn run(
     pod_proc: Option<BorrowedFd<'_>>,
 ) -> Result<CreatedProcess, LaunchError> {
     let mut launcher = Launcher::new(request, config, pod_proc)?;
-    client_paths::prepare(launcher.config, &stdio.report)?;
+    client_paths::prepare(launcher.config, &stdio.channels.report)?;
     let filter = launcher.read_filter()?;
     launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
     let mut prepared = launcher.prepare_mounts()?;
-    let tracer = trace::ToShim(stdio.report.try_clone().map_err(step("copying a descriptor"))?);
+    let tracer = trace::ToShim(stdio.channels.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));
     let cgroup_fds = launcher.make_directories()?;
     launcher.enter_mount_namespace(&cgroup_fds)?;
     launcher.mount_rootfs(&mut prepared)?;
     launcher.write_bundle()?;
-    let stages = launcher.stages(prepared, filter, stdio.report, stdio.started, stdio.go)?;
+    let stages = launcher.stages(prepared, filter, stdio.channels)?;
     if launcher.gated {
         launcher.spawn_gatekeeper(&stages)?;
     }
@@ -169,8 +170,13 @@ impl<'a> Launcher<'a> {
 
     /// Opens the sources of the mounts, on the host.
     fn prepare_mounts(&mut self) -> Result<Vec<PreparedMount>, LaunchError> {
-        let label = self.label.as_deref();
-        Ok(mounts::prepare(&self.mounts, &self.config.cgroup, label, &mut self.ids, &mut self.warnings)?)
+        let mut sources = MountSources {
+            cgroup: &self.config.cgroup,
+            label: self.label.as_deref(),
+            ids: &mut self.ids,
+            warnings: &mut self.warnings,
+        };
+        Ok(sources.prepare(&self.mounts)?)
     }
 
     fn make_directories(&self) -> Result<CgroupFds, LaunchError> {
@@ -202,7 +208,8 @@ impl<'a> Launcher<'a> {
             let devices = self.spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
             prepared.splice(0..0, device_nodes::prepare(devices, &userns.ids, label, rootfs)?);
         }
-        prepared.extend(image_mount::prepare(&self.mounts, self.config, label, rootfs, &mut self.ids)?);
+        let mut images = ImageMounts { launch: self.config, label, spare: rootfs, ids: &mut self.ids };
+        prepared.extend(images.prepare(&self.mounts)?);
         if let Some(userns) = &self.userns {
             locked_mounts::lock(prepared, userns.user.as_fd(), rootfs).map_err(step("locking the mounts"))?;
         }
@@ -239,10 +246,9 @@ impl<'a> Launcher<'a> {
         &self,
         prepared: Vec<PreparedMount>,
         filter: Option<Vec<u8>>,
-        report: OwnedFd,
-        started: OwnedFd,
-        go: OwnedFd,
+        channels: LaunchChannels,
     ) -> Result<Rc<LaunchStages>, LaunchError> {
+        let LaunchChannels { report, started, go } = channels;
         let hooks = HookPlan { gated: self.gated, start: start_hooks(self.request, &self.spec)? };
         let shared = self.shared.as_ref().map(|shared| SharedStage::new(&shared.namespace, go)).transpose();
         let calls = if self.shared.is_some() { SharedStage::calls(self.config.tty) } else { &[][..] };

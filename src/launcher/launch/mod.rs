@@ -68,21 +68,27 @@ impl LaunchError {
     }
 }
 
-/// The container's side of everything that connects it to the shim.
+/// The container's ends of its standard streams, and the launcher's connections to the shim.
 #[derive(Debug)]
 pub struct ContainerStdio {
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
-    /// [`Report`]s go there.
-    pub(crate) report: OwnedFd,
-    /// Closes when the program runs; before that, tells why it does not.
-    pub(crate) started: OwnedFd,
-    /// Where a first process that shares a PID namespace waits for its start.
-    pub(crate) go: OwnedFd,
+    pub(crate) channels: LaunchChannels,
 }
 
-/// Starts the launcher, which gets `config` by the fork. Its result arrives at `ContainerStdio::report`. `pod_proc` is
+/// The launcher's ends of its connections to the shim.
+#[derive(Debug)]
+pub struct LaunchChannels {
+    /// The socket for [`Report`]s.
+    pub report: OwnedFd,
+    /// Closes when the program runs; before that, it carries the reason why it does not.
+    pub started: OwnedFd,
+    /// A first process that shares a PID namespace waits here for its start.
+    pub go: OwnedFd,
+}
+
+/// Starts the launcher, which gets `config` by the fork. Its result arrives at [`LaunchChannels::report`]. `pod_proc` is
 /// a mount namespace whose root is the proc file system of the pod's PID namespace, if it has one.
 pub fn launch(
     request: &CreateRequest,
@@ -91,10 +97,11 @@ pub fn launch(
     pod_proc: Option<BorrowedFd<'_>>,
 ) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {
-        let ContainerStdio { stdin, stdout, stderr, report, started, go } = &stdio;
+        let ContainerStdio { stdin, stdout, stderr, channels } = &stdio;
+        let LaunchChannels { report, started, go } = channels;
         let mut keep: Vec<_> = [stdin, stdout, stderr, report, started, go].map(|fd| fd.as_fd()).into();
         keep.extend(pod_proc);
-        let report = match sys::fork::close_all_but(&keep).and_then(|()| stdio.report.try_clone()) {
+        let report = match sys::fork::close_all_but(&keep).and_then(|()| report.try_clone()) {
             Ok(report) => report,
             Err(_) => return 1,
         };

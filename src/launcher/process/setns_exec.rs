@@ -92,6 +92,14 @@ pub enum ExecError {
     Step(#[from] StepError),
 }
 
+/// The request of an exec, and the page that gets the pid of its program.
+#[derive(Clone, Copy)]
+struct ExecCall<'a> {
+    request: &'a ExecRequest,
+    mode: ExecMode,
+    program: &'a SiblingPid,
+}
+
 /// Everything that has to come from outside of the container.
 struct Prepared {
     process: Process,
@@ -128,7 +136,8 @@ pub fn exec(
 ) -> Result<ExecProcess, ExecError> {
     let prepared = prepare(dir, mode, init)?;
     let program = SiblingPid::new().map_err(step("making a page for the pid"))?;
-    let between = sys::fork::fork(prepared.alone, || enter_or_report(request, mode, prepared, stdio, &program));
+    let call = ExecCall { request, mode, program: &program };
+    let between = sys::fork::fork(prepared.alone, || enter_or_report(call, prepared, stdio));
     Ok(ExecProcess { between: between.map_err(step("forking"))?, program })
 }
 
@@ -194,15 +203,9 @@ fn calls(mode: ExecMode) -> &'static [ConfinedCall] {
 }
 
 /// In the process between: starts the new one, or says why not.
-fn enter_or_report(
-    request: &ExecRequest,
-    mode: ExecMode,
-    prepared: Prepared,
-    mut stdio: ExecStdio,
-    program: &SiblingPid,
-) -> i32 {
+fn enter_or_report(call: ExecCall<'_>, prepared: Prepared, mut stdio: ExecStdio) -> i32 {
     let Some(started) = stdio.started.take() else { return NOT_RUN };
-    match enter(request, mode, prepared, stdio, &started, program) {
+    match enter(call, prepared, stdio, &started) {
         Ok(()) => 0,
         Err(error) => {
             write_error(&started, &error.to_string());
@@ -211,20 +214,13 @@ fn enter_or_report(
     }
 }
 
-fn enter(
-    request: &ExecRequest,
-    mode: ExecMode,
-    prepared: Prepared,
-    stdio: ExecStdio,
-    started: &OwnedFd,
-    program: &SiblingPid,
-) -> Result<(), ExecError> {
+fn enter(call: ExecCall<'_>, prepared: Prepared, stdio: ExecStdio, started: &OwnedFd) -> Result<(), ExecError> {
     let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids, container, alone } = prepared;
     let mut keep = vec![null.as_fd(), container.as_fd(), started.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));
     keep.extend(stdio.all().chain(proc.host()).map(|fd| fd.as_fd()));
     sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
-    let pid = PreparedPid::new(program).map_err(step("keeping the page for the pid"))?;
+    let pid = PreparedPid::new(call.program).map_err(step("keeping the page for the pid"))?;
     // The new process is in this one's session until it has its own: not in the shim's, which it could signal.
     rustix::process::setsid().map_err(step("starting a session"))?;
     // All this is not for root of a user namespace.
@@ -236,7 +232,7 @@ fn enter(
     enter_namespaces(&container, ids.is_some().then_some(&process))?;
     // The standard error is still that of the shim.
     if let Some(warning) = join_keyring(&process, &proc)? {
-        crate::log(format_args!("exec in {}: {warning}", request.container));
+        crate::log(format_args!("exec in {}: {warning}", call.request.container));
     }
     match &stdio.terminal {
         Some(socket) => at_terminal(&process, socket)?,
@@ -246,7 +242,7 @@ fn enter(
     drop((stdio, null, proc, container));
     sys::fork::close_all_but(&[started.as_fd()]).map_err(step("closing descriptors"))?;
     load_filter(&process, rights, &filter)?;
-    let child = || run(mode, &process, &request.args, &filter, started);
+    let child = || run(call, &process, &filter, started);
     Ok(sys::sibling::fork_sibling(alone, filter.token, &pid, child).map_err(step("forking in the container"))?)
 }
 
@@ -310,9 +306,9 @@ fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
 }
 
 /// In the new process: becomes the program, or says why not.
-fn run(mode: ExecMode, process: &Process, args: &[String], filter: &SeccompFilter, started: &OwnedFd) -> i32 {
-    let words = match settle(mode, filter) {
-        Ok(()) => execute_first(process, args).to_string(),
+fn run(call: ExecCall<'_>, process: &Process, filter: &SeccompFilter, started: &OwnedFd) -> i32 {
+    let words = match settle(call.mode, filter) {
+        Ok(()) => execute_first(process, &call.request.args).to_string(),
         Err(error) => error.to_string(),
     };
     write_error(started, &words);

@@ -22,56 +22,66 @@ use crate::rootfs::lowerdirs;
 use crate::rootfs::mount_options::MountOptions;
 use crate::rootfs::mounts::{IMAGE, MountError, PreparedMount};
 
-/// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
-pub(crate) fn prepare(
-    mounts: &[Mount],
-    launch: &LaunchConfig,
-    label: Option<&str>,
-    spare: &Path,
-    ids: &mut IdMaps,
-) -> Result<Vec<PreparedMount>, MountError> {
-    let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
-    images.map(|(turn, mount)| prepare_one(turn, mount, launch, label, spare, ids)).collect()
+/// Mounts images in the container.
+pub(crate) struct ImageMounts<'a> {
+    pub(crate) launch: &'a LaunchConfig,
+    /// The SELinux label of the mounts.
+    pub(crate) label: Option<&'a str>,
+    /// An empty directory, which is mounted over temporarily.
+    pub(crate) spare: &'a Path,
+    pub(crate) ids: &'a mut IdMaps,
 }
 
-fn prepare_one(
-    turn: usize,
-    mount: &Mount,
-    launch: &LaunchConfig,
-    label: Option<&str>,
-    spare: &Path,
-    ids: &mut IdMaps,
-) -> Result<PreparedMount, MountError> {
-    let target = mount.destination().clone();
-    let from = mount.source().clone().unwrap_or_default();
-    let failed = |source| MountError::Source { target: target.clone(), from: from.clone(), source };
-    // The source is an image's id, and perhaps a path in it.
-    let mut parts = from.components();
-    let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
-    let layers = launch.images.get(id).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    let ids = ids.of_mount(mount).map_err(failed)?;
-    let (tree, directory) = show(&launch.rootfs.layers, layers, label, parts.as_path(), spare, ids).map_err(failed)?;
-    let options = mount.options().as_deref().unwrap_or_default();
-    let options =
-        MountOptions::read(options, false).map_err(|source| MountError::Option { target: target.clone(), source })?;
-    options.apply(&tree).map_err(failed)?;
-    Ok(PreparedMount::tree(turn, target, tree, directory))
+/// The files of an image that a mount shows.
+struct ImageSource<'a> {
+    layers: &'a [LayerNumber],
+    /// The path in the image.
+    path: &'a Path,
+    /// A user namespace whose ids the files get.
+    ids: Option<BorrowedFd<'a>>,
 }
 
-/// What the layers have at `path`, as a detached mount, and whether that is a directory.
-fn show(
+impl ImageMounts<'_> {
+    /// Prepares the mounts of images. Runs in the mount namespace of the launcher.
+    pub(crate) fn prepare(&mut self, mounts: &[Mount]) -> Result<Vec<PreparedMount>, MountError> {
+        let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
+        images.map(|(turn, mount)| self.prepare_one(turn, mount)).collect()
+    }
+
+    fn prepare_one(&mut self, turn: usize, mount: &Mount) -> Result<PreparedMount, MountError> {
+        let target = mount.destination().clone();
+        let from = mount.source().clone().unwrap_or_default();
+        let failed = |source| MountError::Source { target: target.clone(), from: from.clone(), source };
+        // The source is an image's id, and perhaps a path in it.
+        let mut parts = from.components();
+        let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
+        let layers = self.launch.images.get(id).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+        let (above, label, spare) = (&self.launch.rootfs.layers, self.label, self.spare);
+        let ids = self.ids.of_mount(mount).map_err(failed)?;
+        let source = ImageSource { layers, path: parts.as_path(), ids };
+        let (tree, directory) = mount_image(above, source, label, spare).map_err(failed)?;
+        let options = mount.options().as_deref().unwrap_or_default();
+        let options = MountOptions::read(options, false)
+            .map_err(|source| MountError::Option { target: target.clone(), source })?;
+        options.apply(&tree).map_err(failed)?;
+        Ok(PreparedMount::tree(turn, target, tree, directory))
+    }
+}
+
+/// Returns a detached mount of the path in the image, and whether that is a directory. `above` is the directory with all
+/// layers.
+fn mount_image(
     above: &Path,
-    layers: &[LayerNumber],
+    source: ImageSource<'_>,
     label: Option<&str>,
-    path: &Path,
     spare: &Path,
-    ids: Option<BorrowedFd<'_>>,
 ) -> io::Result<(OwnedFd, bool)> {
+    let ImageSource { layers, path, ids } = source;
     let empty = open(spare)?;
     let entered = lowerdirs::enter(above, ids, spare)?;
     let mut options = format!("lowerdir={}", LayerNumber::lowerdir(layers));
     if layers.len() == 1 {
-        // Without an upper layer an overlay has two lower ones at least.
+        // An overlay without an upper layer needs at least two lower ones.
         write!(options, ":/proc/self/fd/{}", empty.as_raw_fd()).map_err(io::Error::other)?;
     }
     options.push_str(&lsm_label::mount_data(label));

@@ -93,40 +93,39 @@ enum MountKind {
     },
 }
 
-/// Opens all sources but those of images. Runs in the host's mount namespace.
-pub(crate) fn prepare(
-    mounts: &[Mount],
-    cgroup: &CgroupPaths,
-    label: Option<&str>,
-    ids: &mut IdMaps,
-    warnings: &mut Vec<LaunchWarning>,
-) -> Result<Vec<PreparedMount>, MountError> {
-    let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
-    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, label, ids, warnings)).collect()
+/// Opens the sources of mounts on the host.
+pub(crate) struct MountSources<'a> {
+    pub(crate) cgroup: &'a CgroupPaths,
+    /// The SELinux label of tmpfs mounts.
+    pub(crate) label: Option<&'a str>,
+    pub(crate) ids: &'a mut IdMaps,
+    pub(crate) warnings: &'a mut Vec<LaunchWarning>,
 }
 
-fn prepare_one(
-    turn: usize,
-    mount: &Mount,
-    cgroup: &CgroupPaths,
-    label: Option<&str>,
-    ids: &mut IdMaps,
-    warnings: &mut Vec<LaunchWarning>,
-) -> Result<PreparedMount, MountError> {
-    let target = mount.destination().clone();
-    let kind = mount.typ().as_deref().unwrap_or("bind");
-    let options = mount.options().as_deref().unwrap_or_default();
-    let options = MountOptions::read(options, kind == "tmpfs")
-        .map_err(|source| MountError::Option { target: target.clone(), source })?;
-    let readonly = options.top.set & sys::mount::RDONLY != 0;
-    let what = match kind {
-        "bind" => bind(mount, &options, ids, warnings)?,
-        "tmpfs" => MountKind::Tmpfs(options.labelled(label)),
-        "cgroup" if cgroup.shown.is_empty() => MountKind::CgroupV2 { readonly },
-        "cgroup" => cgroup_v1(&target, cgroup, label, readonly)?,
-        other => return Err(MountError::Type(target, other.to_owned())),
-    };
-    Ok(PreparedMount { turn, target, what })
+impl MountSources<'_> {
+    /// Opens all sources but those of images. Runs in the host's mount namespace.
+    pub(crate) fn prepare(&mut self, mounts: &[Mount]) -> Result<Vec<PreparedMount>, MountError> {
+        let not_images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
+        not_images.map(|(turn, mount)| self.prepare_one(turn, mount)).collect()
+    }
+
+    fn prepare_one(&mut self, turn: usize, mount: &Mount) -> Result<PreparedMount, MountError> {
+        let Self { cgroup, label, ids, warnings } = self;
+        let target = mount.destination().clone();
+        let kind = mount.typ().as_deref().unwrap_or("bind");
+        let options = mount.options().as_deref().unwrap_or_default();
+        let options = MountOptions::read(options, kind == "tmpfs")
+            .map_err(|source| MountError::Option { target: target.clone(), source })?;
+        let readonly = options.top.set & sys::mount::RDONLY != 0;
+        let what = match kind {
+            "bind" => bind(mount, &options, ids, warnings)?,
+            "tmpfs" => MountKind::Tmpfs(options.labelled(*label)),
+            "cgroup" if cgroup.shown.is_empty() => MountKind::CgroupV2 { readonly },
+            "cgroup" => cgroup_v1(&target, cgroup, *label, readonly)?,
+            other => return Err(MountError::Type(target, other.to_owned())),
+        };
+        Ok(PreparedMount { turn, target, what })
+    }
 }
 
 fn bind(
@@ -139,13 +138,13 @@ fn bind(
     let from = mount.source().clone().unwrap_or_default();
     let step = |step| move |source: io::Error| MountError::Step { target: target.clone(), step, source };
     let failed = |source| MountError::Source { target: target.clone(), from: from.clone(), source };
-    let wanted = match options.propagation() {
-        SHARED => Some("shared"),
-        SLAVE => Some("shared or slave"),
+    let required = match options.propagation() {
+        SHARED => Some((true, "shared")),
+        SLAVE => Some((false, "shared or slave")),
         _ => None,
     };
-    if let Some(wanted) = wanted
-        && !propagates(&from, wanted == "shared").map_err(failed)?
+    if let Some((shared, wanted)) = required
+        && !propagates(&from, shared).map_err(failed)?
     {
         return Err(MountError::NotShared { target: target.clone(), from, wanted });
     }

@@ -7,8 +7,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use launcher::io::cri_log::Stream;
 use launcher::io::stdio;
-use launcher::io::stdio::LogTarget;
+use launcher::io::stdio::{LogTarget, StdioSettings};
 use launcher::launch;
+use launcher::launch::LaunchChannels;
 use launcher::process::setns_exec::{ExecMode, ExecProcess, ExecStdio};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
@@ -73,18 +74,19 @@ impl Shim {
             return Err(shim_error(ShimErrorKind::State, format!("container {} exists already", request.container)));
         }
         let settings: LaunchConfig = launch::read(&request.dir, LaunchConfig::FILE).map_err(internal)?;
-        let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
-        let (started, their_started) = std::io::pipe().map_err(internal)?;
+        let (report, launcher_report) = sys::seqpacket::pair().map_err(internal)?;
+        let (started, launcher_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
-        let (their_go, go) = std::io::pipe().map_err(internal)?;
+        let (launcher_go, go) = std::io::pipe().map_err(internal)?;
+        let channels =
+            LaunchChannels { report: launcher_report, started: launcher_started.into(), go: launcher_go.into() };
         let log = LogTarget {
             file: log.map(File::from),
             line_max: usize::try_from(settings.log_line_max).unwrap_or(usize::MAX),
             rate_max: settings.log_rate_max,
         };
-        let (their_started, their_go) = (their_started.into(), their_go.into());
-        let (streams, stdio) = stdio::connect(settings.tty, settings.stdin, log, their_report, their_started, their_go)
-            .map_err(internal)?;
+        let stdio_settings = StdioSettings { tty: settings.tty, stdin: settings.stdin, log };
+        let (streams, stdio) = stdio::connect(stdio_settings, channels).map_err(internal)?;
         let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone());
