@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::harness::program;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -242,4 +245,119 @@ fn every_test_file_belongs_to_a_promise_or_an_attack() {
         }
     }
     assert!(unlisted.is_empty(), "no promise and no attack names {unlisted:?}");
+}
+
+/// Returns the settings of `runtime-config/crisp.toml` with their default values, and the section headers as prefixes.
+fn settings() -> Vec<(String, String)> {
+    let mut section = String::new();
+    let mut settings = Vec::new();
+    for line in read("runtime-config/crisp.toml").lines() {
+        let line = line.strip_prefix('#').unwrap_or(line);
+        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            section = format!("{name}.");
+        } else if let Some((key, value)) = line.split_once(" = ")
+            && key.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        {
+            settings.push((format!("{section}{key}"), value.to_owned()));
+        }
+    }
+    settings
+}
+
+#[test]
+fn the_configuration_page_has_every_setting_with_its_default() {
+    let file = read("runtime-config/crisp.toml").replace("\n# ", " ");
+    let (_, restart) = file.split_once("restart, except these: ").unwrap();
+    let restart: Vec<_> =
+        restart.split(". ").next().unwrap().split([',', ' ']).filter(|word| !word.is_empty()).collect();
+    let needs_restart = |key: &str| {
+        restart.iter().any(|name| match name.strip_prefix('[') {
+            Some(section) => key.starts_with(&format!("{}.", section.trim_end_matches(']'))),
+            None => key == *name,
+        })
+    };
+    let page = read("docs/configuration.md");
+    let mut listed: BTreeSet<_> =
+        section(&page, "## Settings").lines().filter_map(|line| line.strip_prefix("| `")).collect();
+    for (key, default) in settings() {
+        if let Some((_, key)) = key.rsplit_once('.').filter(|_| key.starts_with("handlers.")) {
+            assert!(section(&page, "## Handlers").contains(&format!("`{key}`")), "handlers: {key}");
+        } else if let Some((_, key)) = key.rsplit_once('.').filter(|_| key.starts_with("registries.")) {
+            assert!(
+                section(&page, "## Registries").contains(&format!("| `{key}` | `{default}` |")),
+                "registries: {key}"
+            );
+        } else {
+            let default = if default.len() > 60 { "14 names".to_owned() } else { format!("`{default}`") };
+            let restart = if needs_restart(&key) { "yes" } else { "" };
+            let row = format!("{key}` | {default} | {restart} | ");
+            let found = listed.iter().find(|line| line.starts_with(&row)).copied();
+            assert!(found.is_some_and(|line| listed.remove(line)), "no row in docs/configuration.md: | `{row}");
+        }
+    }
+    assert!(listed.is_empty(), "not settings: {listed:?}");
+}
+
+#[test]
+fn the_observability_page_has_every_metric() {
+    let page = read("docs/observability.md");
+    let sources: String = files("src/daemon/metrics", "rs").iter().map(|file| read(file)).collect();
+    let code = sources.split('"').filter(|text| text.starts_with("crisp_"));
+    let metrics: BTreeSet<_> = code.filter(|text| text.chars().all(|c| c.is_ascii_lowercase() || c == '_')).collect();
+    assert!(metrics.len() > 15, "{metrics:?}");
+    for metric in &metrics {
+        assert!(page.contains(&format!("| `{metric}` |")), "no row in docs/observability.md: {metric}");
+    }
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `crisp_")).filter_map(|row| row.split('`').next());
+    for row in rows {
+        assert!(metrics.contains(format!("crisp_{row}").as_str()), "not a metric: crisp_{row}");
+    }
+}
+
+#[test]
+fn architecture_md_is_one_page_and_names_every_crate_and_call() {
+    let page = read("ARCHITECTURE.md");
+    assert!(page.lines().count() <= 150, "ARCHITECTURE.md has {} lines, at most 150", page.lines().count());
+    for manifest in files("src", "toml") {
+        let text = read(&manifest);
+        let name = text.split('"').nth(1).unwrap();
+        assert!(page.contains(&format!("| `{name}`")), "crate {name} is not in ARCHITECTURE.md");
+    }
+    for proto in files("proto/cri", "proto").into_iter().chain(files("proto/admin", "proto")) {
+        for line in read(&proto).lines().filter_map(|line| line.trim().strip_prefix("rpc ")) {
+            let call = line.split('(').next().unwrap().trim();
+            let group = ["Stream", "List"].iter().find_map(|prefix| call.strip_prefix(prefix));
+            let named = page.contains(call) || group.is_some_and(|rest| page.contains(rest));
+            assert!(named, "{call} is not in ARCHITECTURE.md");
+        }
+    }
+}
+
+#[test]
+fn the_page_of_commands_has_every_command_and_option() {
+    let page = read("docs/cli.md");
+    let mut commands = vec![Vec::new()];
+    while let Some(command) = commands.pop() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let output = Command::new(program("crisp")).args(&words).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        let (_, subcommands) = help.split_once("\nCommands:\n").unwrap_or_default();
+        for line in subcommands.lines().take_while(|line| !line.is_empty()) {
+            let name = line.split_whitespace().next().unwrap();
+            if line.starts_with("  ") && !line.starts_with("   ") && name != "help" {
+                commands.push([command.clone(), vec![name.to_owned()]].concat());
+            }
+        }
+        if !command.is_empty() && subcommands.is_empty() {
+            assert!(page.contains(&format!("`crisp {}`", command.join(" "))), "docs/cli.md lacks crisp {command:?}");
+        }
+        if command.first().is_some_and(|name| name == "bench") {
+            continue;
+        }
+        for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {
+            let option = line.split([' ', ',']).find(|word| word.starts_with("--")).unwrap_or("--help");
+            let known = ["--help", "--version"].contains(&option) || page.contains(option);
+            assert!(known, "docs/cli.md lacks {option} of crisp {command:?}");
+        }
+    }
 }
