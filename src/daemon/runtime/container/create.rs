@@ -17,7 +17,6 @@ use tracing::Instrument as _;
 
 use super::create_error::CreateError;
 use super::create_plan::{CgroupPlan, ContainerIdentity, ContainerPlan};
-use super::image_name::{display_image_name, image_ref};
 use super::poststop_hooks;
 use crate::failpoint;
 use crate::runtime::lifecycle_steps::Step;
@@ -278,7 +277,7 @@ fn launch_config(plan: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String,
 
 /// Returns the image as the container's status reports it.
 pub(super) fn container_image(spec: &ContainerSpec, image: &image::Image) -> ContainerImage {
-    let name = display_image_name(&spec.image, image);
-    let reference = image_ref(&name, image);
+    let name = image.display_name(&spec.image);
+    let reference = image.digest_reference(&name);
     ContainerImage { id: image.id.to_string(), name, reference }
 }

@@ -7,7 +7,6 @@ mod create_abort;
 mod create_error;
 pub(crate) mod create_plan;
 mod devices;
-mod image_name;
 mod log;
 pub(crate) mod oom_score;
 mod pod_resources_check;
