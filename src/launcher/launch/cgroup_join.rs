@@ -1,8 +1,9 @@
-//! The cgroups of a container, opened before its launcher leaves the host's mounts behind.
+//! Opens the cgroups of a container before its launcher leaves the host's mount namespace.
 //!
-//! libcontainer puts the container's first process into cgroups itself. In the tree of version 2 that is one write; among those of
-//! version 1 it reads the list of mounts over and over, leaves out named trees, and takes longer than all the rest of a
-//! launch. So wherever the host has a tree of version 2, that is all libcontainer is shown, and the others are joined here.
+//! libcontainer adds the container's first process to cgroups itself. On v2 that is one write. On v1
+//! it reads the list of mounts repeatedly, omits named hierarchies, and takes longer than the rest of
+//! a launch. So if the host has a v2 hierarchy, libcontainer gets only that, and the launcher joins
+//! the others here.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,10 +13,10 @@ use oci_spec::runtime::Spec;
 use rustix::fs::fstatfs;
 use shim_protocol::CgroupPaths;
 
-/// What the kernel calls the file system of cgroup v2: `CGROUP2_SUPER_MAGIC`.
+/// The magic number of the cgroup v2 file system: `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
-/// Every `cgroup.procs` of the container's, and its path.
+/// Every `cgroup.procs` of the container's cgroups, and its path.
 #[derive(Debug)]
 pub(crate) struct CgroupFds(Vec<(PathBuf, File)>);
 
@@ -25,7 +26,7 @@ impl CgroupFds {
         Ok(Self(cgroup.join.iter().map(open).collect::<io::Result<_>>()?))
     }
 
-    /// Where the tree of version 2 is mounted that the container has its cgroup in.
+    /// Returns the mount point of the v2 hierarchy that has the container's cgroup.
     pub(crate) fn unified(&self, spec: &Spec) -> Option<PathBuf> {
         let is_v2 = |file: &File| fstatfs(file).is_ok_and(|about| about.f_type == CGROUP2);
         let (path, _) = self.0.iter().find(|(_, file)| is_v2(file))?;
@@ -37,7 +38,7 @@ impl CgroupFds {
     }
 }
 
-/// The directory that has `path` below it as `dir`.
+/// Returns the directory that contains `path` as `dir`.
 fn parent_of(dir: &Path, path: &Path) -> Option<PathBuf> {
     let path = path.strip_prefix("/").ok().filter(|path| dir.ends_with(path))?;
     dir.ancestors().nth(path.components().count()).map(Path::to_owned)

@@ -1,7 +1,7 @@
-//! Paths that the client chose: the log, and the sources of mounts.
+//! Paths of the client's choice: the log, and the sources of mounts.
 //!
-//! The file system below them may hang, for ever, and with it the process that looks at them. So neither the daemon nor the
-//! shim does, but a short-lived process that either can give up.
+//! Their file system may hang forever, and with it a process that opens them. So neither the daemon
+//! nor the shim does, but a short-lived process that both can abandon.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,7 +16,7 @@ use sys::fork::SingleThread;
 
 use super::report::{Report, send, truncate};
 
-/// A path of the client's that cannot be used.
+/// A path of the request that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     #[error("{}", chain(.0))]
@@ -35,7 +35,7 @@ impl PathError {
     }
 }
 
-/// Makes the directories that are to be mounted and are missing, as containerd and CRI-O do, and hands the log to the shim.
+/// Creates missing sources of mounts as directories, as containerd and CRI-O do, and sends the open log to the shim.
 pub(super) fn prepare(config: &LaunchConfig, report: &OwnedFd) -> Result<(), PathError> {
     make_mount_sources(config)?;
     if let Some(log) = &config.log {
@@ -55,7 +55,7 @@ fn make_mount_sources(config: &LaunchConfig) -> Result<(), PathError> {
     })
 }
 
-/// Starts a process that opens a log. It sends the file, or why not, to the returned socket.
+/// Starts a process that opens a log. It sends the file, or the error, to the returned socket.
 pub fn spawn_log_opener(log: &LogPath) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) = sys::seqpacket::pair()?;
     let opener = sys::fork::fork(SingleThread::check()?, || {

@@ -17,6 +17,7 @@ use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use model::LayerNumber;
+use model::error_chain::chain;
 use nix::sched::CloneFlags;
 use oci_spec::runtime::{Mount, Process, Spec};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -47,7 +48,7 @@ use crate::rootfs::mounts::{MountSources, PreparedMount};
 use crate::rootfs::{device_nodes, locked_mounts, lowerdirs};
 use crate::step;
 
-/// A launch under way.
+/// A launch in progress.
 struct Launcher<'a> {
     request: &'a CreateRequest,
     spec: Spec,
@@ -76,7 +77,7 @@ pub(super) struct CreatedProcess {
     pub(super) waits: bool,
 }
 
-/// Creates a container.
+/// Creates a container up to its first process, which waits for its start.
 pub(super) fn run(
     request: &CreateRequest,
     config: &LaunchConfig,
@@ -114,13 +115,13 @@ fn to_number(pid: i32) -> Result<u32, LaunchError> {
     u32::try_from(pid).map_err(|_| LaunchError::Lacks("first process"))
 }
 
-/// Lets the process that libcontainer made fork the container's first one in the PID namespace that this shares.
+/// Makes the process that libcontainer created fork the container's first process in the shared PID namespace.
 fn enter_shared_pid_ns(container: &mut Container, outside: i32, stages: &LaunchStages) -> Result<i32, LaunchError> {
     let forking = "forking in the shared PID namespace";
     let outside = Pid::from_raw(outside).ok_or(LaunchError::Lacks("first process"))?;
     let outside = pidfd_open(outside, PidfdFlags::empty()).map_err(step(forking))?;
     container.start().map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
-    // A child of the shim, which reaps it.
+    // It is a child of the shim, which reaps it.
     let mut ended = [PollFd::new(&outside, PollFlags::IN)];
     while poll(&mut ended, None).is_err_and(|errno| errno == rustix::io::Errno::INTR) {}
     let forked = stages.forked().map(nix::unistd::Pid::as_raw);
@@ -180,15 +181,15 @@ impl<'a> Launcher<'a> {
     }
 
     fn make_directories(&self) -> Result<CgroupFds, LaunchError> {
-        std::fs::create_dir_all(&self.rootfs).map_err(step("making the root directory"))?;
-        std::fs::create_dir_all(&self.bundle).map_err(step("making the bundle"))?;
+        std::fs::create_dir_all(&self.rootfs).map_err(step("creating the root directory"))?;
+        std::fs::create_dir_all(&self.bundle).map_err(step("creating the bundle"))?;
         Ok(CgroupFds::open(&self.config.cgroup).map_err(step("opening the cgroups"))?)
     }
 
     /// Leaves the host's mount namespace, and the mounts that the launch does not need.
     fn enter_mount_namespace(&self, cgroup_fds: &CgroupFds) -> Result<(), LaunchError> {
         unshare_mounts()?;
-        // Hooks of the host may need all mounts.
+        // Hooks that run on the host may need all mounts.
         if !self.gated {
             let unified = cgroup_fds.unified(&self.spec);
             let pivoted = needed_paths(&self.request.dir, &self.spec, self.config)
@@ -241,7 +242,7 @@ impl<'a> Launcher<'a> {
         slim.save(self.bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))
     }
 
-    /// The code that runs in the container's first process.
+    /// Returns the code that runs in the container's first process.
     fn stages(
         &self,
         prepared: Vec<PreparedMount>,
@@ -292,15 +293,7 @@ impl<'a> Launcher<'a> {
 
     /// Calls libcontainer.
     fn build(&self, stdio: [OwnedFd; 3], stages: Rc<LaunchStages>) -> Result<Container, LaunchError> {
-        let failed = |e: libcontainer::error::LibcontainerError| {
-            let mut words = e.to_string();
-            let mut cause = std::error::Error::source(&e);
-            while let Some(next) = cause {
-                words = format!("{words}: {next}");
-                cause = next.source();
-            }
-            LaunchError::Libcontainer(words)
-        };
+        let failed = |e: libcontainer::error::LibcontainerError| LaunchError::Libcontainer(chain(&e));
         let [stdin, stdout, stderr] = stdio;
         ContainerBuilder::new(self.request.container.to_string(), SyscallType::default())
             .with_executor(CrispExecutor(stages))
@@ -317,7 +310,7 @@ impl<'a> Launcher<'a> {
             .map_err(failed)
     }
 
-    /// A program that reopens /dev/stdout as another user than root would be refused.
+    /// Gives the streams to the container's user: otherwise a program of another user than root cannot reopen /dev/stdout.
     fn chown_stdio(&self, stdio: &ContainerStdio) -> io::Result<()> {
         let process = &self.process;
         let (uid, gid) = (process.user().uid(), process.user().gid());
@@ -334,14 +327,14 @@ impl<'a> Launcher<'a> {
     }
 }
 
-/// What is mounted from here on is seen by this process and its children alone.
+/// Leaves the host's mount namespace: later mounts exist in this process and its children only.
 fn unshare_mounts() -> Result<(), LaunchError> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     Ok(mount_change("/", private).map_err(step("making mounts private"))?)
 }
 
-/// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
+/// Returns all host paths that the launch needs from here on, without those in `/proc` and `/sys`, which always exist.
 fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
     let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
     let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
@@ -350,7 +343,7 @@ fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Ve
     all.filter(|path| !path.starts_with("/proc") && !path.starts_with("/sys")).map(std::fs::canonicalize).collect()
 }
 
-/// The hooks that the container's first process runs itself.
+/// Returns the hooks that the container's first process runs itself.
 fn start_hooks(request: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().clone()).unwrap_or_default();
     if hooks.is_empty() {
@@ -366,8 +359,8 @@ fn start_hooks(request: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks
     }))
 }
 
-/// With `ids`, the files of the layers are shown under these. What is written has the ids that the container's are on the
-/// host. `spare` is an empty directory, which is mounted over meanwhile.
+/// Mounts the layers. With the user namespace `ids`, their files have its ids; new files get the ids that the container's
+/// ids have on the host. `spare` is an empty directory, which is mounted over temporarily.
 fn mount_overlay(
     overlay: &Overlay,
     label: Option<&str>,
@@ -385,8 +378,8 @@ fn mount_overlay(
     Ok(entered.leave().map_err(step("leaving the layers"))?)
 }
 
-/// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
-/// it to the host's own.
+/// Refuses an image with a link at these places. libcontainer mounts and creates device nodes there from outside of the
+/// root, so a link would lead it to the host's directories.
 fn refuse_links(rootfs: &Path) -> Result<(), LaunchError> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;

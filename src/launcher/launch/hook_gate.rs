@@ -1,14 +1,15 @@
-//! The gate before the root: where libcontainer waits while mounts are made and hooks run.
+//! The hook gate: libcontainer waits there before it enters the root, while mounts and hooks are done.
 //!
-//! Hooks that run before a container enters its root want to find its mounts below the root, and the host's programs
-//! beside it. libcontainer knows such hooks, but none of crisp's mounts, which otherwise come after the root was entered
-//! (`executor`). So where a configuration has such hooks, libcontainer is given one hook of its own: this program,
-//! which knocks at the gate and waits. Behind the gate is the *keeper*, a child of the launcher's that has all the
-//! prepared mounts. It settles them below the root, in the container's namespaces, then runs the hooks in their order,
-//! and lets libcontainer pass, or not.
+//! Hooks that run before a container enters its root expect its mounts below the root, and the
+//! programs of the host. libcontainer runs such hooks, but before crisp's mounts, which are attached
+//! after the root is entered (`libcontainer_executor`). So if a configuration has such hooks,
+//! libcontainer gets one other hook: this program, which sends a message to the gatekeeper and waits
+//! for the answer. The gatekeeper is a child of the launcher that has all prepared mounts. It attaches
+//! them below the root, in the container's namespaces, runs the hooks in their order, and answers
+//! whether libcontainer may continue.
 //!
 //! ```text
-//! launcher ──fork──▶ keeper ◀─────────knock────────┐
+//! launcher ──fork──▶ gatekeeper ◀───────pid────────┐
 //!    └─ libcontainer ─▶ first process: root ready ─ hook ─ enters the root ─ …
 //! ```
 //!
@@ -32,11 +33,11 @@ use crate::launch::libcontainer_executor::LaunchStages;
 use crate::process::hook;
 use crate::process::hook::{HookExec, InHost, State};
 
-/// The word that this program is started with to knock.
+/// The argument with which this program is libcontainer's hook.
 const HOOK_GATE_ARG: &str = "hook-gate";
 const PASS: &[u8] = b"pass";
 
-/// Whether a configuration has hooks for which libcontainer must be held up.
+/// Returns whether a configuration has hooks for which libcontainer must wait.
 pub(crate) fn is_needed(spec: &Spec) -> bool {
     let lists = |hooks: &Hooks| {
         [before_root(hooks), hooks.create_runtime().as_ref(), hooks.create_container().as_ref()]
@@ -47,21 +48,21 @@ pub(crate) fn is_needed(spec: &Spec) -> bool {
     spec.hooks().as_ref().is_some_and(lists)
 }
 
-/// Its name is out of use, hooks of that name are not.
+/// Returns the prestart hooks, which OCI deprecates and configurations still use.
 fn before_root(hooks: &Hooks) -> Option<&Vec<Hook>> {
-    #[allow(deprecated, reason = "a spec may still ask for it")]
+    #[allow(deprecated, reason = "configurations still use it")]
     hooks.prestart().as_ref()
 }
 
-/// The one hook that libcontainer is given: the first of all that it runs.
+/// Returns the one hook that libcontainer gets: the first of all that it runs.
 pub(crate) fn hooks() -> Result<Hooks, OciSpecError> {
     let args = ["crisp-shim", HOOK_GATE_ARG].map(str::to_owned).to_vec();
-    let knock = HookBuilder::default().path("/proc/self/exe").args(args).env(Vec::<String>::new()).build()?;
+    let hook = HookBuilder::default().path("/proc/self/exe").args(args).env(Vec::<String>::new()).build()?;
     #[allow(deprecated, reason = "the first that libcontainer runs")]
-    HooksBuilder::default().prestart(vec![knock]).build()
+    HooksBuilder::default().prestart(vec![hook]).build()
 }
 
-/// What the keeper knows.
+/// What the gatekeeper needs to run hooks.
 pub(crate) struct HookGate {
     pub(crate) id: String,
     /// The container's directory.
@@ -71,11 +72,11 @@ pub(crate) struct HookGate {
     pub(crate) stages: Rc<LaunchStages>,
 }
 
-/// Sets up the gate. From now on the standard error of this process, which its hooks inherit, leads there.
+/// Starts the gatekeeper. From now on the standard error of this process, which its hooks inherit, is the socket to it.
 pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
     let alone = SingleThread::check()?;
     let (ours, theirs) = sys::seqpacket::pair()?;
-    // Whoever is at either end has nothing to do but wait.
+    // Both ends only wait.
     for end in [&ours, &theirs] {
         rustix::io::ioctl_fionbio(end, false)?;
     }
@@ -86,7 +87,7 @@ pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
         match null.and_then(|()| serve_gate(alone, &gate, &ours)) {
             Ok(()) => 0,
             Err(error) => {
-                gate.stages.report_gate_failure(&format!("keeping the gate: {error}"));
+                gate.stages.report_gate_failure(&format!("serving the hook gate: {error}"));
                 1
             }
         }
@@ -94,9 +95,9 @@ pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
     Ok(())
 }
 
-/// This program as libcontainer's hook: waits at the gate, if that is what it was started for.
+/// Runs as libcontainer's hook if the arguments say so: sends the pid to the gatekeeper and waits for its answer.
 pub fn run_as_hook() -> Option<ExitCode> {
-    /// Of the state that libcontainer tells.
+    /// The part of the container's state, as libcontainer sends it, that the gatekeeper needs.
     #[derive(Deserialize)]
     struct LibcontainerState {
         pid: i32,
@@ -104,7 +105,7 @@ pub fn run_as_hook() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|word| word != HOOK_GATE_ARG) {
         return None;
     }
-    let knocked = || -> io::Result<bool> {
+    let may_continue = || -> io::Result<bool> {
         let LibcontainerState { pid } = serde_json::from_reader(io::stdin())?;
         let gate = io::stderr();
         sys::seqpacket::send(&gate, &pid.to_le_bytes(), &[])?;
@@ -112,18 +113,18 @@ pub fn run_as_hook() -> Option<ExitCode> {
         let answered = sys::seqpacket::receive(&gate, &mut answer)?;
         Ok(answered.is_some_and(|(n, _)| &answer[..n] == PASS))
     };
-    Some(if knocked().unwrap_or(false) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Some(if may_continue().unwrap_or(false) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Waits for the knock, does what is to be done, and answers.
+/// Waits for the hook, attaches the mounts, runs the hooks, and answers.
 fn serve_gate(alone: SingleThread, gate: &HookGate, socket: &OwnedFd) -> io::Result<()> {
-    // With the launcher, whose end nobody here would notice.
+    // With the launcher, whose exit nothing here would notice.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     hook::reset_process();
-    let mut told = [0; 4];
-    let pid = match sys::seqpacket::receive(socket, &mut told)? {
-        Some((4, _)) => i32::from_le_bytes(told),
-        // libcontainer did not come so far.
+    let mut message = [0; 4];
+    let pid = match sys::seqpacket::receive(socket, &mut message)? {
+        Some((4, _)) => i32::from_le_bytes(message),
+        // libcontainer failed before its hook.
         _ => return Ok(()),
     };
     let passed = ContainerNamespaces::of(pid)
@@ -148,8 +149,8 @@ enum GateError {
     Failed(String),
 }
 
-/// Makes the mounts from a child that is in the container's namespaces, and in its root, as its first process will be. It
-/// tells itself what went wrong.
+/// Attaches the mounts in a child that is in the container's namespaces and root, as its first process will be. The child
+/// reports its failure itself.
 fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), GateError> {
     let told = |done: Result<(), String>| match done {
         Ok(()) => 0,
@@ -173,7 +174,7 @@ fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) ->
     });
     let status = child
         .and_then(|child| sys::child_wait::reap(child.as_raw()))
-        .map_err(|e| GateError::Failed(format!("making the mounts: {e}")))?;
+        .map_err(|e| GateError::Failed(format!("attaching the mounts: {e}")))?;
     if status.exit_status() == Some(0) { Ok(()) } else { Err(GateError::Reported) }
 }
 
@@ -199,12 +200,12 @@ fn run_hooks(
     hook::run_all(alone, "createContainer", hooks.create_container().as_ref(), &state, inside)
 }
 
-/// The namespaces of the container's first process, as far as they are not those of this one, but no PID namespace that it
-/// shares with others.
+/// The namespaces of the container's first process that differ from those of this process, except a PID namespace that it
+/// shares with other processes.
 struct ContainerNamespaces {
     process: OwnedFd,
     kinds: CloneFlags,
-    /// As it is seen from there.
+    /// Its number in its own PID namespace.
     pid: i32,
 }
 
@@ -234,7 +235,7 @@ impl ContainerNamespaces {
         if seen == 1 {
             return Ok(Self { process, kinds, pid: seen });
         }
-        // Who is there already may be able to look into a hook, which still sees all of the host's files.
+        // Processes that are in the namespace already may be able to trace a hook, which still has all files of the host.
         kinds.remove(CloneFlags::CLONE_NEWPID);
         Ok(Self { process, kinds, pid })
     }
@@ -244,7 +245,7 @@ impl HookExec for ContainerNamespaces {
     fn enter(&self) -> io::Result<()> {
         setns(self.process.as_fd(), self.kinds)?;
         if self.kinds.contains(CloneFlags::CLONE_NEWUSER) {
-            // Who came from outside is nobody there.
+            // A process from outside has no mapped ids there.
             rustix::thread::set_thread_groups(&[])?;
             rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
             rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;

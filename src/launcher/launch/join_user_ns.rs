@@ -1,7 +1,8 @@
-//! What is different about a launch into a user namespace.
+//! Launches into a user namespace.
 //!
-//! Root in there is nobody on the host: it enters none of crisp's directories, sees none of the shim's descriptors and
-//! makes no device node. So all it needs is opened before, and put where it finds it.
+//! Root of the namespace has no rights on the host: it cannot enter crisp's directories, use the
+//! shim's descriptors or create device nodes. So the launcher opens all that it needs before, and
+//! puts it where it finds it.
 
 use std::fs::File;
 use std::io;
@@ -20,26 +21,26 @@ use crate::launch::shared_pid_ns::PROC;
 use crate::rootfs::idmap;
 use crate::rootfs::mounts::attach;
 
-/// The places in the container's directory that are to be found.
+/// The paths in the container's directory that must be reachable.
 const ROOTFS: &str = "rootfs";
 const BUNDLE: &str = "libcontainer";
 const SYS: &str = "sys";
-/// What hooks look for there.
+/// The files there that hooks read.
 const CONFIG: &str = "config.json";
 
-/// A container that is to be in a user namespace.
+/// A container in a user namespace.
 #[derive(Debug)]
 pub(crate) struct UserNsLaunch {
     pub(crate) ids: UserNs,
     pub(crate) user: OwnedFd,
-    /// The namespaces asked for, and those of them to join.
+    /// The requested namespaces, and those of them to join.
     spaces: Vec<(LinuxNamespace, Option<File>)>,
-    /// The host's `/sys`, where the container has the host's network: it may not mount one of its own then.
+    /// The host's `/sys`, if the container has the host's network: then it may not mount one itself.
     sys: Option<OwnedFd>,
 }
 
 impl UserNsLaunch {
-    /// None for a container that has the host's ids. Runs in the host's mount namespace.
+    /// Returns `None` for a container with the host's ids. Runs in the host's mount namespace.
     pub(crate) fn of(spec: &Spec) -> io::Result<Option<Self>> {
         let Some(ids) = idmap::of_container(spec) else { return Ok(None) };
         let asked = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
@@ -52,10 +53,9 @@ impl UserNsLaunch {
         Ok(Some(Self { ids, user, spaces, sys }))
     }
 
-    /// Lets root of the namespace find what it needs in `dir`, in this mount namespace: what is mounted at its `rootfs`, and
-    /// where libcontainer keeps its things, for hooks the configuration, and with `proc` the proc file system that is mounted
-    /// there. Whatever else is beside them, or on the way
-    /// there, is gone from here.
+    /// Makes `dir` reachable for root of the namespace, in this mount namespace: the mount at its `rootfs`, the directory of
+    /// libcontainer, the configuration for hooks, and with `proc` the proc file system mounted there. Hides everything else
+    /// beside them and on the path to `dir`.
     pub(crate) fn make_reachable(&self, dir: &Path, hooked: bool, proc: bool) -> io::Result<()> {
         let dir = &dir.canonicalize()?;
         let rootfs = dir.join(ROOTFS);
@@ -84,7 +84,7 @@ impl UserNsLaunch {
         Ok(())
     }
 
-    /// Changes what libcontainer is told accordingly.
+    /// Changes libcontainer's configuration accordingly.
     pub(crate) fn adapt(&self, slim: &mut Spec, dir: &Path) -> Result<(), OciSpecError> {
         if let Some(linux) = slim.linux_mut() {
             let spaces = self.spaces.iter().map(|(space, file)| match file {
@@ -118,7 +118,7 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The host's `/sys` for reading, without what is mounted below.
+/// Returns a read-only mount of the host's `/sys`, without the mounts below it.
 fn host_sys() -> io::Result<OwnedFd> {
     let tree = detach_copy(Path::new("/sys"), Reach::Top)?;
     let attributes = Attributes { set: RDONLY | NOSUID | NODEV | NOEXEC, ..Attributes::default() };
@@ -126,7 +126,7 @@ fn host_sys() -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// The first directory on the way to `dir`, or that itself, that not everybody may pass.
+/// Returns the first directory on the path to `dir`, or `dir`, that other users cannot enter.
 fn first_closed(dir: &Path) -> io::Result<Option<PathBuf>> {
     let mut way: Vec<&Path> = dir.ancestors().collect();
     way.reverse();

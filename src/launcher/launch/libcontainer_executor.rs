@@ -1,4 +1,4 @@
-//! crisp's two stages, as libcontainer calls them: from inside the container's first process.
+//! The two stages that libcontainer calls in the container's first process.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,18 +27,18 @@ use crate::rootfs::mount_propagation::PropagationGuard;
 use crate::rootfs::mount_target::find_or_create;
 use crate::rootfs::mounts::{PreparedMount, attach_in_root, seal_root};
 
-/// All that the stages need, carried into the container by fork.
+/// All that the stages need; a fork carries it into the container.
 #[derive(Debug)]
 pub(crate) struct LaunchStages {
     staged: Vec<PreparedMount>,
     settings: StageSettings,
     linux: Linux,
     readonly_root: bool,
-    /// Whether a volume tells the host of what is mounted in it.
+    /// Whether a volume propagates mounts to the host.
     shares: bool,
     report: OwnedFd,
     started: OwnedFd,
-    /// The slave side of the terminal, between the two stages.
+    /// The slave end of the terminal, between the two stages.
     slave: RefCell<Option<OwnedFd>>,
 }
 
@@ -50,19 +50,19 @@ pub(crate) struct StageSettings {
     pub(crate) hooks: HookPlan,
     /// For a container that shares a PID namespace.
     pub(crate) shared: Option<SharedStage>,
-    /// Where the first process finds its own files.
+    /// The proc file system in which the first process finds its own files.
     pub(crate) proc: ProcFs,
 }
 
-/// What hooks change about the stages.
+/// How hooks change the stages.
 #[derive(Debug)]
 pub(crate) struct HookPlan {
-    /// The mounts are made by the keeper of the gate, before the root is entered.
+    /// The gatekeeper attaches the mounts before the root is entered.
     pub(crate) gated: bool,
     pub(crate) start: Option<StartHooks>,
 }
 
-/// Hooks that run in the container between the start signal and its program.
+/// Hooks that run in the container between StartContainer and its program.
 #[derive(Debug)]
 pub(crate) struct StartHooks {
     pub(crate) alone: SingleThread,
@@ -112,7 +112,7 @@ impl LaunchStages {
         &self.started
     }
 
-    /// The first process of a container that shares a PID namespace, once it is there.
+    /// Returns the first process of a container that shares a PID namespace, once it exists.
     pub(super) fn forked(&self) -> Option<Pid> {
         self.settings.shared.as_ref().and_then(SharedStage::forked)
     }
@@ -121,7 +121,7 @@ impl LaunchStages {
         PropagationGuard::new(self.shares, self.proc().host()).map_err(|e| format!("copying a descriptor: {e}"))
     }
 
-    /// Makes the mounts in the root of this process, for a container whose first process is not there yet.
+    /// Attaches the mounts in the root of this process, for a container whose first process does not exist yet.
     pub(crate) fn apply_mounts_early(&self) -> Result<(), String> {
         let mut propagation = self.propagation()?;
         attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
@@ -133,19 +133,19 @@ impl LaunchStages {
         send(&self.report, &Report::HookGateFailed(truncate(reason.to_owned())), &[]);
     }
 
-    /// Tells the shim why there will be no container.
+    /// Reports to the shim why the launch fails.
     pub(crate) fn report_failure(&self, words: &str) {
         send(&self.report, &Report::Failed(truncate(words.to_owned())), &[]);
     }
 
-    /// After libcontainer has entered the root, before the container counts as created.
+    /// Runs after libcontainer entered the root, before the container counts as created.
     fn pre_create(&self) -> Result<(), String> {
         if let Some(warning) = join_keyring(self.process(), self.proc()).map_err(|e| e.to_string())? {
             send(&self.report, &Report::Warning(LaunchWarningKind::Keyring.warning(warning)), &[]);
         }
         let mut propagation = self.propagation()?;
         if self.has_terminal() {
-            // Before the volumes: one of them could lie over the places where terminals are.
+            // Before the volumes: one could be mounted over the directory of terminals.
             let uid = self.process().user().uid();
             let opened = console::open(uid, &mut propagation).map_err(|e| format!("opening a terminal: {e}"))?;
             let Console { master, slave } = opened;
@@ -169,13 +169,13 @@ impl LaunchStages {
         if self.readonly_root { seal_root().map_err(|e| e.to_string()) } else { Ok(()) }
     }
 
-    /// Whether its message queues are the pod's, and not the host's.
+    /// Returns whether its message queues are those of the pod, not of the host.
     fn has_queues(&self) -> bool {
         self.linux.namespaces().iter().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::Ipc)
     }
 
-    /// After libcontainer's start signal, in a container with processes of its own. Returns the reason why the program does
-    /// not run.
+    /// Runs after libcontainer's start signal, in a container with a PID namespace of its own. Returns the reason why the
+    /// program does not run.
     fn post_start(&self) -> String {
         if let Some(slave) = self.slave.take()
             && let Err(error) = console::connect(&slave).and_then(|()| Ok(rustix::process::ioctl_tiocsctty(&slave)?))
@@ -217,8 +217,8 @@ impl LaunchStages {
     }
 }
 
-/// A hook in the container is a program of the container's, with what its own program may do and no more, as the process
-/// that it comes from: the path is looked up among files that an image brought.
+/// A hook in the container runs with the rights of the container's program, as the process that runs it: its path is
+/// resolved among files of the image.
 impl HookExec for LaunchStages {
     fn execute(&self, hook: &Hook) -> String {
         let mut process = self.process().clone();
@@ -230,10 +230,10 @@ impl HookExec for LaunchStages {
     }
 }
 
-/// The exit status of a process that did not become a program.
+/// The exit status of a process that could not execute a program.
 pub(crate) const NOT_RUN: i32 = 127;
 
-/// Tells the shim why no program runs. One write that fits into an empty pipe: it neither blocks nor comes in parts.
+/// Reports to the shim why no program runs. One write that fits into an empty pipe: it does not block and is atomic.
 pub(crate) fn write_error(started: &OwnedFd, words: &str) {
     rustix::io::write(started, &words.as_bytes()[..words.len().min(WORDS_MAX)]).ok();
 }
@@ -250,14 +250,14 @@ impl Executor for CrispExecutor {
         })
     }
 
-    /// The environment is given to the program directly.
+    /// Does nothing: the program gets its environment by execve.
     fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         let stages = &self.0;
-        // Back in libcontainer nothing good can follow: the filter may be loaded and the rights are gone.
+        // libcontainer must not continue: the filter may be loaded and the rights are dropped.
         match &stages.settings.shared {
             None => write_error(&stages.started, &stages.post_start()),
             Some(shared) => match shared.fork(stages, stages.slave.take()) {

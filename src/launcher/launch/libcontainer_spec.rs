@@ -1,9 +1,10 @@
-//! Divides an OCI configuration between libcontainer and crisp's own stages.
+//! Divides an OCI configuration between libcontainer and the stages of crisp.
 //!
-//! libcontainer makes the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and its like, makes the device
-//! nodes and enters the root. Everything it would do wrongly or not at all is kept from it and done by [`crate::stage`]
-//! (mounts), [`crate::cover`] (hidden and read-only paths) and [`crate::become_program`] (user, groups, capabilities, limits, seccomp), as root and with all the
-//! capabilities that the shim has, which the last stage then takes away.
+//! libcontainer creates the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and similar,
+//! creates the device nodes and enters the root. What it does wrongly or not at all is removed from
+//! its configuration and done by crisp: mounts ([`crate::rootfs::mounts`]), masked and read-only paths
+//! ([`crate::rootfs::masked_paths`]), user, groups, capabilities, limits and seccomp
+//! ([`crate::process::execve`]). Until then the process is root with all capabilities of the shim.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use oci_spec::runtime::{
     UserBuilder,
 };
 
-/// The configuration lacks something that every configuration of crisp's has.
+/// A configuration without a part that crisp always writes.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     #[error("the configuration has no {0}")]
@@ -22,11 +23,11 @@ pub enum SpecError {
     Build(#[from] OciSpecError),
 }
 
-/// Without one, libcontainer asks the C library for the user's, inside the container and with all rights: that would read the
-/// image's `nsswitch.conf`, and run whatever library that names. No program ever sees it.
+/// The HOME of libcontainer's own process. Without it, libcontainer asks the C library for the user's, in the container and
+/// with all rights: that reads the image's `nsswitch.conf` and loads the library it names. No program gets this value.
 const HOME: &str = "HOME=/";
 
-/// The mounts that libcontainer makes well: those which need the container's own namespaces.
+/// The mounts that libcontainer creates correctly: those that need the container's own namespaces.
 fn is_made_by_libcontainer(mount: &Mount) -> bool {
     match mount.typ().as_deref() {
         Some("proc" | "sysfs" | "devpts" | "mqueue") => true,
@@ -35,12 +36,12 @@ fn is_made_by_libcontainer(mount: &Mount) -> bool {
     }
 }
 
-/// The mounts that are left for [`crate::stage`], in their order.
+/// Returns the mounts for [`crate::rootfs::mounts`], in their order.
 pub(crate) fn own_mounts(spec: &Spec) -> Vec<Mount> {
     spec.mounts().iter().flatten().filter(|m| !is_made_by_libcontainer(m)).cloned().collect()
 }
 
-/// The configuration that libcontainer is given. `held` are the capabilities of this process.
+/// Returns the configuration for libcontainer. `held` are the capabilities of this process.
 pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities) -> Result<Spec, SpecError> {
     let linux = spec.linux().as_ref().ok_or(SpecError::Lacks("linux section"))?;
     let capabilities = LinuxCapabilitiesBuilder::default()
@@ -75,7 +76,7 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     Ok(slim)
 }
 
-/// As an option: left to itself, libcontainer would also label message queues, whose file system all containers of a pod share.
+/// As a mount option: libcontainer would also label message queues, whose file system all containers of a pod share.
 fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
     if let (Some("tmpfs" | "devpts"), Some(label)) = (mount.typ().as_deref(), label) {
         let mut options = mount.options().clone().unwrap_or_default();
@@ -85,7 +86,7 @@ fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
     mount
 }
 
-/// Namespaces, the cgroup to join and devices: no limits, no seccomp, no labels, nothing to hide.
+/// Keeps namespaces, the cgroup to join and devices; removes limits, seccomp, labels and masked paths.
 fn slim_linux(linux: &Linux) -> Result<Linux, SpecError> {
     let mut slim = LinuxBuilder::default().build()?;
     slim.set_namespaces(linux.namespaces().clone());

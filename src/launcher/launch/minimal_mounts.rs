@@ -1,7 +1,8 @@
-//! A launch sees few mounts, however many pods there are.
+//! Gives a launch few mounts, however many pods run.
 //!
-//! libcontainer reads the list of mounts some fifteen times for each container, and the container's own namespace begins as
-//! a copy of it. On a node every pod adds to that list, so a launch would take longer with each of them.
+//! libcontainer reads the list of mounts about fifteen times per container, and the container's mount
+//! namespace begins as a copy of it. Each pod of a node adds to that list, so without this a launch
+//! takes longer with each of them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,17 +16,17 @@ use sys::mount::{Reach, detach_copy};
 
 use crate::rootfs::mounts::attach;
 
-/// Where everybody looks for cgroups.
+/// Where programs expect cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Leaves all mounts behind but those on the way to `needed`, which is without links. Only in a mount namespace of one's own,
-/// whose mounts are private. `unified` is the mount of a cgroup v2 tree, which is then the only one to be seen.
-/// `spare` is an empty directory. Where it fails, all mounts are as they were.
+/// Leaves all mounts except those on the path to `needed`, which has no links. Requires an own mount namespace whose mounts
+/// are private. `unified` is the mount of a cgroup v2 hierarchy, which is then the only cgroup mount. `spare` is an empty
+/// directory. On failure all mounts are as before.
 pub(crate) fn pivot_to_minimal_mounts(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
     let root = detach_copy(Path::new("/"), Reach::Top)?;
     attach(&root, open(CWD, spare)?)?;
     let entered = populate(&root, needed, unified).and_then(|()| Ok(fchdir(&root)?));
-    // The new root over the old one, which then lies on top and goes with all that is mounted in it.
+    // The old root ends up below the new one, and is detached with all mounts in it.
     if let Err(error) = entered.and_then(|()| Ok(pivot_root(".", ".")?)) {
         chdir("/")?;
         unmount(spare, UnmountFlags::DETACH)?;
@@ -50,7 +51,7 @@ fn populate(root: &OwnedFd, needed: &[PathBuf], unified: Option<&Path>) -> io::R
         kept.retain(|path| !path.starts_with(CGROUPS));
         put(root, detach_copy(unified, Reach::Top)?, Path::new(CGROUPS))?;
     }
-    // In the order of their paths, so that none is mounted before what it lies in.
+    // In the order of their paths, so that each is mounted after the one that contains it.
     kept.iter().try_for_each(|path| keep(root, path, Reach::Top))
 }
 
@@ -66,7 +67,7 @@ fn open(dir: impl std::os::fd::AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(openat(dir, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Every place at or above `path`, but the root, where something is mounted.
+/// Returns every mount point at or above `path`, except the root.
 fn ancestor_mounts(path: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for place in path.ancestors().filter(|place| place.parent().is_some()) {
         let about = statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;

@@ -1,8 +1,9 @@
-//! Making a container: a short-lived child of the shim that calls libcontainer.
+//! Creates a container: the launcher, a short-lived child of the shim, calls libcontainer.
 //!
-//! The child has a mount namespace of its own, so the container's root file system is never mounted on the host and
-//! goes away with the container. All that libcontainer does to the process that calls it (working directory, dumpable
-//! flag, memory) goes away with the child. The container's first process becomes a child of the shim.
+//! The launcher has a mount namespace of its own, so the container's root file system is never mounted
+//! on the host and is unmounted with the container. All that libcontainer changes in the process that
+//! calls it (working directory, dumpable flag, memory) ends with the launcher. The container's first
+//! process becomes a child of the shim.
 
 mod cgroup_join;
 pub mod client_paths;
@@ -118,7 +119,7 @@ pub fn launch(
     })
 }
 
-/// Sets a score through an open `oom_score_adj`: the shim's own, which is among the last to be killed, is not for
+/// Sets a score through an open `oom_score_adj`. The shim's own score, with which the kernel kills it last, is not for
 /// containers.
 pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
     let now = io::read_to_string(&file)?;

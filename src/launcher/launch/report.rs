@@ -1,4 +1,4 @@
-//! What the processes of a launch tell the shim: one socket, many writers, each message whole.
+//! The reports of a launch to the shim: one socket, several writers, one message per report.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,21 +6,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use serde::{Deserialize, Serialize};
 use shim_protocol::{LaunchWarning, ShimErrorKind};
 
-/// From the launcher, or from the container's first process before it runs its program.
+/// A report of the launcher, or of the container's first process before its program runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
-    /// libcontainer's own words about what went wrong; its errors say little.
+    /// An error event of libcontainer; the errors it returns have little detail.
     Trace(String),
     /// A setting that this host could not apply.
     Warning(LaunchWarning),
-    /// The terminal's master side comes beside this.
+    /// The master end of the terminal, as a descriptor.
     Console,
-    /// The log comes beside this.
+    /// The open log, as a descriptor.
     Log,
     Created {
         pid: u32,
         warnings: Vec<LaunchWarning>,
-        /// It waits at the shim's own pipe for its start, not at libcontainer's socket.
+        /// It waits for its start at the shim's pipe, not at libcontainer's socket.
         waits: bool,
     },
     Failed(String),
@@ -33,10 +33,10 @@ pub enum Report {
     },
 }
 
-/// No text in a message is longer: a message has to fit into a packet, whatever a container does to its words.
+/// The maximum length of a text in bytes, so that a message fits into a packet whatever a container adds to it.
 pub const WORDS_MAX: usize = 4096;
 
-/// The beginning of a text, as long as it may be.
+/// Shortens a text to its maximum length.
 pub fn truncate(mut words: String) -> String {
     if words.len() > WORDS_MAX {
         let end = (0..=WORDS_MAX).rev().find(|i| words.is_char_boundary(*i)).unwrap_or(0);
@@ -46,21 +46,21 @@ pub fn truncate(mut words: String) -> String {
     words
 }
 
-/// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
+/// Sends a report and ignores errors: the shim notices the exit of the process.
 pub(crate) fn send(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
     if let Ok(bytes) = shim_protocol::encode(report) {
         drop(sys::seqpacket::send(socket, &bytes, fds));
     }
 }
 
-/// The next report, if one is there; none at the end.
+/// Receives the next report, if there is one; `None` at the end.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
     let Some((n, fds)) = sys::seqpacket::receive(socket, buffer)? else { return Ok(None) };
     let report = shim_protocol::decode(&buffer[..n]).map_err(io::Error::other)?;
     Ok(Some((report, fds)))
 }
 
-/// Carries libcontainer's error events to the shim, from whichever of its processes they come.
+/// Sends error events of libcontainer to the shim, from each of its processes.
 pub(crate) mod trace {
     use std::fmt::Write as _;
     use std::os::fd::OwnedFd;

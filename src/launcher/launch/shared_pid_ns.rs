@@ -1,12 +1,13 @@
-//! A PID namespace that a container shares with processes that are there already: that of its pod, or of another container.
+//! A PID namespace that a container shares with existing processes: that of its pod or of another container.
 //!
-//! Those processes may be able to trace others. So libcontainer is not given the namespace: the container's first process is
-//! made outside of it, and born into it when it has no right, file or descriptor that the container does not have
-//! ([`super::libcontainer_executor`]). Only a process of the namespace can mount its proc file system, and none with the
-//! right to mount may be there: so the mount is a copy of one that exists.
+//! These processes may be able to trace others. So libcontainer does not get the namespace: the
+//! container's first process is created outside of it, and forked into it when it has no right, file
+//! or descriptor that the container does not have ([`super::libcontainer_executor`]). Only a process
+//! of the namespace can mount its proc file system, and none that may mount must be there: so the
+//! mount is a copy of an existing one.
 //!
-//! The daemon names another container by the number of its first process. Should that end meanwhile, the number may become
-//! another's, of another pod or of the host: so the namespaces are opened first, and only then it is asked whose they were.
+//! The daemon names another container by the pid of its first process. If that exits, another pod or
+//! the host may get the number: so the namespaces are opened first, and their owner is checked after.
 
 use std::fs::File;
 use std::io;
@@ -27,14 +28,14 @@ pub(crate) const PROC: &str = "proc";
 #[derive(Debug)]
 pub(crate) struct SharedPidNs {
     pub(crate) namespace: OwnedFd,
-    /// A mount of its proc file system that is attached nowhere yet.
+    /// A detached mount of its proc file system.
     pub(crate) proc: OwnedFd,
 }
 
 impl SharedPidNs {
-    /// Takes the namespace that `spec` shares out of it. All first processes are children of `shim`, and no other processes
-    /// are. `pod_proc` is a mount namespace whose root is the proc file system of the pod's PID namespace. Runs in the
-    /// host's mount namespace.
+    /// Removes the shared namespace from `spec` and opens it. All first processes are children of `shim`, and no other
+    /// processes are. `pod_proc` is a mount namespace whose root is the proc file system of the pod's PID namespace. Runs in
+    /// the host's mount namespace.
     pub(crate) fn take(spec: &mut Spec, shim: i32, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Option<Self>> {
         let Some(path) = take_path(spec) else { return Ok(None) };
         let namespace = File::open(&path)?;
@@ -43,7 +44,7 @@ impl SharedPidNs {
             Some(pid) => {
                 let mounts = File::open(format!("/proc/{pid}/ns/mnt"))?;
                 if crate::process::process_tree::parent(pid) != Some(shim) {
-                    return Err(io::Error::other("its first process has ended"));
+                    return Err(io::Error::other("its first process has exited"));
                 }
                 copy_mount(mounts.as_fd(), "/proc")?
             }
@@ -54,7 +55,7 @@ impl SharedPidNs {
         Ok(Some(Self { namespace: namespace.into(), proc }))
     }
 
-    /// Puts the proc file system where libcontainer finds it. Runs in the launcher's own mount namespace.
+    /// Attaches the proc file system where libcontainer finds it. Runs in the launcher's mount namespace.
     pub(crate) fn attach_proc(&self, dir: &Path) -> io::Result<()> {
         let place = dir.join(PROC);
         std::fs::create_dir_all(&place)?;
@@ -63,7 +64,7 @@ impl SharedPidNs {
     }
 }
 
-/// Lets libcontainer show the proc file system in `dir` in place of one that it would mount.
+/// Makes libcontainer bind the proc file system in `dir` instead of mounting one.
 pub(crate) fn adapt(slim: &mut Spec, dir: &Path) -> Result<(), OciSpecError> {
     let options = ["bind", "nosuid", "noexec", "nodev"].map(str::to_owned);
     let shown =
@@ -80,7 +81,7 @@ fn take_path(spec: &mut Spec) -> Option<PathBuf> {
     namespaces.remove(at).path().clone()
 }
 
-/// A copy of what is mounted at `path` in another mount namespace. Nothing of it is believed.
+/// Returns a copy of the mount at `path` in another mount namespace. Its content is not trusted.
 fn copy_mount(namespace: BorrowedFd<'_>, path: &str) -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/ns/mnt")?;
     setns(namespace, CloneFlags::CLONE_NEWNS)?;
@@ -89,7 +90,7 @@ fn copy_mount(namespace: BorrowedFd<'_>, path: &str) -> io::Result<OwnedFd> {
     copied
 }
 
-/// Whether `mount` is all of the proc file system of `namespace`: a container may have mounted something else at its `/proc`.
+/// Returns whether `mount` is the whole proc file system of `namespace`: a container may have mounted another at its `/proc`.
 fn is_proc_of(mount: &OwnedFd, namespace: &File) -> io::Result<()> {
     const ROOT_INODE: u64 = 1;
     let other = || io::Error::other("its /proc is not the proc file system of its PID namespace");
@@ -101,7 +102,7 @@ fn is_proc_of(mount: &OwnedFd, namespace: &File) -> io::Result<()> {
     if (shown.st_dev, shown.st_ino) == (asked.st_dev, asked.st_ino) { Ok(()) } else { Err(other()) }
 }
 
-/// The process that a path such as `/proc/7/ns/pid` names.
+/// Returns the process that a path such as `/proc/7/ns/pid` names.
 fn process(path: &Path) -> Option<i32> {
     path.to_str()?.strip_prefix("/proc/")?.strip_suffix("/ns/pid")?.parse().ok()
 }
@@ -142,7 +143,7 @@ mod tests {
         assert!(SharedPidNs::take(&mut joining(&named), own + 1, None).is_err(), "another's child");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(SharedPidNs::take(&mut joining(&named), own, None).is_err(), "it has ended");
+        assert!(SharedPidNs::take(&mut joining(&named), own, None).is_err(), "it has exited");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The first process of a container that shares a PID namespace: made outside of the namespace, born into it last.
+//! The first process of a container that shares a PID namespace: created outside of the namespace, forked into it last.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,13 +12,13 @@ use crate::io::console;
 use crate::launch::libcontainer_executor::{LaunchStages, NOT_RUN, write_error};
 use crate::process::execve::{drop_rights, load_filter};
 
-/// What the process outside needs to fork the one inside.
+/// What the outer process needs to fork the inner one.
 #[derive(Debug)]
 pub(crate) struct SharedStage {
     namespace: OwnedFd,
-    /// Shared with the launcher.
+    /// Memory shared with the launcher, for the pid.
     forked: SiblingPid,
-    /// A byte comes here when the container is started; it closes with the shim.
+    /// A byte is written here when the container is started; it closes when the shim exits.
     go: OwnedFd,
     alone: SingleThread,
 }
@@ -29,7 +29,7 @@ impl SharedStage {
         Ok(Self { namespace, forked, go, alone: SingleThread::check()? })
     }
 
-    /// What is done once the filter is loaded.
+    /// Returns the system calls that are made after the filter is loaded.
     pub(crate) fn calls(tty: bool) -> &'static [ConfinedCall] {
         const ALL: [ConfinedCall; 4] =
             [ConfinedCall::Fork, ConfinedCall::NewSession, ConfinedCall::Read, ConfinedCall::TakeTerminal];
@@ -40,7 +40,7 @@ impl SharedStage {
         self.forked.get()
     }
 
-    /// In the process outside: forks the container's first process, which waits for its start. Returns why not.
+    /// In the outer process: forks the container's first process, which waits for its start. Returns the error as text.
     pub(crate) fn fork(&self, stages: &LaunchStages, slave: Option<OwnedFd>) -> Result<(), String> {
         let step = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
         if let Some(slave) = &slave {
@@ -56,7 +56,7 @@ impl SharedStage {
             .map_err(io::Error::from)
             .map_err(step("entering the shared PID namespace"))?;
         let rights = drop_rights(stages.process(), stages.proc()).map_err(|error| error.to_string())?;
-        // The last moment to tell the shim through its socket, which is not for the process inside.
+        // From here on the socket to the shim is closed, since the inner process must not have it.
         sys::fork::close_all_but(&[self.go.as_fd(), started.as_fd()]).map_err(step("closing descriptors"))?;
         let forked =
             load_filter(stages.process(), rights, stages.filter()).map_err(|error| error.to_string()).and_then(|()| {
@@ -71,7 +71,7 @@ impl SharedStage {
         Ok(())
     }
 
-    /// In the process inside: it is in a session of its own when the container counts as created.
+    /// In the inner process: starts a session, before the container counts as created, and waits.
     fn wait(&self, stages: &LaunchStages) -> i32 {
         let token = stages.filter().token;
         let session = sys::sibling::new_session(token);
@@ -83,7 +83,7 @@ impl SharedStage {
         };
         let words = match go {
             Ok(true) => stages.run_program(),
-            // The shim is gone.
+            // The shim has exited.
             Ok(false) => return NOT_RUN,
             Err(error) => format!("waiting for the start: {error}"),
         };

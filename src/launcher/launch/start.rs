@@ -1,4 +1,4 @@
-//! StartContainer: lets a created container run its program.
+//! Starts the program of a created container.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use libcontainer::container::Container;
 pub fn start(container_dir: &Path, id: &str) -> Result<(), String> {
     let loaded = Container::load(container_dir.join("libcontainer").join(id));
     let started = loaded.and_then(|mut container| container.start());
-    // libcontainer changes into the container's directory and, where it fails, does not change back.
+    // libcontainer changes into the container's directory and does not change back on failure.
     rustix::process::chdir("/").ok();
     started.map_err(|e| e.to_string())
 }
