@@ -1,5 +1,5 @@
-//! A client that is attached to a container. It never blocks the container: a client that does not read in time, beyond
-//! what its socket buffers, is disconnected.
+//! A client that is attached to a container. It never blocks the container: a client that does not
+//! read in time, beyond what its socket buffers, is disconnected.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -14,7 +14,7 @@ pub struct AttachClient {
     pub socket: OwnedFd,
     pub stdout: bool,
     pub stderr: bool,
-    /// Holds the container's stdin.
+    /// Has the container's stdin.
     pub input: bool,
     /// Too slow, or disconnected: it is removed next.
     pub over: bool,

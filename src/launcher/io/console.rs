@@ -1,4 +1,4 @@
-//! A terminal inside the container.
+//! Terminals inside the container.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use crate::rootfs::mount_propagation::PropagationGuard;
 use crate::rootfs::mount_target::find_or_create;
 
-/// The two sides of a terminal of the container's own devpts.
+/// Both ends of a terminal of the container's own devpts.
 #[derive(Debug)]
 pub(crate) struct Console {
     pub(crate) master: OwnedFd,
@@ -22,7 +22,8 @@ pub(crate) struct Console {
 /// Opens a terminal for `uid`. Runs in the container.
 pub(crate) fn pair(uid: u32) -> io::Result<Console> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    // The container may have put something else there: no link is followed, and what is no terminal fails the next call.
+    // The container may have replaced it: no link is followed, and the next call fails for a file
+    // that is not a terminal.
     let master = openat2(CWD, "/dev/pts/ptmx", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
     unlockpt(&master)?;
     let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -30,7 +31,7 @@ pub(crate) fn pair(uid: u32) -> io::Result<Console> {
     Ok(Console { master, slave })
 }
 
-/// The same, and shows it as `/dev/console`.
+/// Opens a terminal and mounts it at `/dev/console`.
 pub(crate) fn open(uid: u32, propagation: &mut PropagationGuard) -> io::Result<Console> {
     let Console { master, slave } = pair(uid)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -39,7 +40,7 @@ pub(crate) fn open(uid: u32, propagation: &mut PropagationGuard) -> io::Result<C
     Ok(Console { master, slave })
 }
 
-/// Tells a program what kind of terminal it has, unless its container says so.
+/// Sets `TERM` for a program, unless the container's environment has it.
 pub(crate) fn name_terminal(process: &mut Process) {
     let mut env = process.env().clone().unwrap_or_default();
     if !env.iter().any(|entry| entry.starts_with("TERM=")) {
@@ -48,7 +49,7 @@ pub(crate) fn name_terminal(process: &mut Process) {
     }
 }
 
-/// Makes the slave side the standard streams.
+/// Connects the standard streams to the slave end.
 pub(crate) fn connect(slave: &OwnedFd) -> io::Result<()> {
     rustix::stdio::dup2_stdin(slave)?;
     rustix::stdio::dup2_stdout(slave)?;

@@ -1,4 +1,4 @@
-//! The CRI log: a time, a stream, a tag and a line.
+//! The CRI log: a time, a stream, a tag and a line per entry.
 //!
 //! ```text
 //! 2026-11-16T10:00:00.000000001Z stdout F a whole line
@@ -33,18 +33,18 @@ pub struct DroppedBytes {
     pub error: io::Error,
 }
 
-/// What is gathered before it is written: enough to make a write worth its while, and no more than is cheap to come by.
+/// The size of the buffer for one write, in bytes.
 const GATHER: usize = 64 << 10;
 
-/// Cuts one stream into log entries. Holds at most one unfinished line.
+/// Splits one stream into log entries. Holds at most one unfinished line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     stream: Stream,
     max: usize,
     held: Vec<u8>,
-    /// What was not written since the log last said so.
+    /// Lost bytes that the log does not mention yet.
     dropped: Option<DroppedBytes>,
-    /// The last entry was the beginning of a line, so a reader adds the next one to it.
+    /// The last entry was the beginning of a line, so a reader joins the next one to it.
     partial: bool,
 }
 
@@ -53,12 +53,12 @@ impl Lines {
         Self { stream, max: max.max(1), held: Vec::new(), dropped: None, partial: false }
     }
 
-    /// Takes what the container printed and writes every line that is whole, or longer than allowed.
+    /// Takes output and writes every line that is complete or at its maximum length.
     pub(crate) fn feed(&mut self, log: &mut impl Write, bytes: &[u8]) -> Result<(), DroppedBytes> {
         self.state_dropped(log);
         let was_partial = self.partial;
         let written = self.write_lines(log, bytes);
-        // The end of that line may be among what was dropped.
+        // The end of that line may be among the dropped bytes.
         self.partial |= was_partial && written.is_err();
         self.record_dropped(&written);
         written
@@ -97,7 +97,8 @@ impl Lines {
         batch.finish()
     }
 
-    /// Writes the last line where it has no newline. Its tag is P: a reader adds a newline after every F.
+    /// Writes the last line if it has no newline. Its tag is P: a reader adds a newline after every
+    /// F.
     pub(crate) fn finish(&mut self, log: &mut impl Write) -> Result<(), DroppedBytes> {
         self.state_dropped(log);
         if self.held.is_empty() {
@@ -116,13 +117,13 @@ impl Lines {
         self.dropped = Some(DroppedBytes { bytes: before.saturating_add(*bytes), error });
     }
 
-    /// Says in the log, where it goes on, how much is missing before that.
+    /// Writes to the log how much is missing before the next entry.
     fn state_dropped(&mut self, log: &mut impl Write) {
         let Some(DroppedBytes { bytes, error }) = &self.dropped else { return };
         let words = format!("crisp: {bytes} bytes of output were dropped here: {error}");
         let mut batch = Batch::new(log, self.stream, words.len());
         if self.partial {
-            // The rest of that line may be among what is missing.
+            // The rest of that line may be among the missing bytes.
             batch.entry(Tag::Full, &[], &[]);
         }
         batch.entry(Tag::Full, words.as_bytes(), &[]);
@@ -132,7 +133,7 @@ impl Lines {
     }
 }
 
-/// Whether an entry is the end of its line.
+/// Returns whether an entry is the end of its line.
 #[derive(Debug, Clone, Copy)]
 enum Tag {
     Full,
@@ -148,19 +149,19 @@ impl Tag {
     }
 }
 
-/// Entries of one moment, on their way to the log.
+/// Entries of one moment that are not written yet.
 struct Batch<'a, W> {
     log: &'a mut W,
-    /// What stands before every line: only its tag changes.
+    /// The beginning of every entry: only its tag changes.
     head: Vec<u8>,
     entries: Vec<u8>,
-    /// How much of the entries the container printed.
+    /// How many bytes of the entries are the container's output.
     printed: u64,
     lost: Option<DroppedBytes>,
 }
 
 impl<'a, W: Write> Batch<'a, W> {
-    /// For `bytes` and a few heads.
+    /// Allocates room for `bytes` and a few prefixes.
     fn new(log: &'a mut W, stream: Stream, bytes: usize) -> Self {
         let head = format!("{} {} F ", stamp(), stream.name()).into_bytes();
         let room = (bytes + 2 * head.len()).min(GATHER);
@@ -203,13 +204,13 @@ fn stamp() -> String {
     DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Nanos, true)
 }
 
-/// A log file, or none: then everything is dropped, as was asked.
+/// A log file, or none: then all output is dropped, as requested.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     file: Option<File>,
     /// The last write ended in the middle of an entry.
     torn: bool,
-    /// All entries so far, in bytes, whether they could be written or not.
+    /// The bytes of all entries so far, written or not.
     pub(crate) entered: u64,
 }
 
@@ -218,12 +219,12 @@ impl LogFile {
         Self { file, torn: false, entered: 0 }
     }
 
-    /// Goes on in another file.
+    /// Continues in another file.
     pub(crate) fn reopen(&mut self, file: File) {
         *self = Self { entered: self.entered, ..Self::new(Some(file)) };
     }
 
-    /// Writes whole entries. One that a full disk cut short is ended before the next begins.
+    /// Writes whole entries. Ends an entry that a full disk cut short before the next begins.
     fn append(&mut self, entries: &[u8]) -> io::Result<()> {
         self.entered = self.entered.saturating_add(u64::try_from(entries.len()).unwrap_or(u64::MAX));
         let Some(file) = &mut self.file else { return Ok(()) };
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(entries(&[b"abcdef"], 3), ["stderr P abc", "stderr P def"]);
     }
 
-    /// Much of it, in pieces of all sizes, with lines shorter and longer than are allowed.
+    /// Much output, in pieces of all sizes, with lines shorter and longer than allowed.
     #[test]
     fn however_output_arrives_it_is_all_there_and_no_entry_is_too_long() {
         let text: Vec<u8> = (0..300_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 17).to_le_bytes()[0]).collect();
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn only_what_could_not_be_written_is_counted_as_lost() {
-        /// Takes the first write alone.
+        /// Accepts the first write only.
         struct Small(bool);
         impl Write for Small {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(lost.bytes, (100 - GATHER / entry) as u64 * 1000);
     }
 
-    /// Takes nothing while it is full.
+    /// Accepts nothing while it is full.
     struct Disk {
         full: bool,
         log: Vec<u8>,

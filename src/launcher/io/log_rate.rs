@@ -1,31 +1,34 @@
-//! How fast the output of a container goes to its log.
+//! The maximum rate at which the output of a container is written to its log.
 //!
-//! Above the rate no output is read, so the container waits for room in its pipe, as it does for any slow log, and nothing is
-//! lost. What counts is what the log grows by: a container that prints empty lines has forty times as much written as it prints.
+//! Above the rate, the shim does not read output, so the container waits for room in its pipe, as
+//! with any slow log, and no output is lost. The size of the log entries counts: for empty lines
+//! that is forty times the size of the output.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-/// A container may be ahead of its rate by so much: programs print much when they start, and when they fail.
+/// How far a container may be ahead of its rate: programs print much when they start, and when they
+/// fail.
 const BURST: Duration = Duration::from_secs(4);
 /// Shorter pauses are not worth a timer.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 
-/// The rate of one container, and how much of it is used.
+/// The rate of one container, and its use.
 #[derive(Debug)]
 pub(crate) struct LogRate {
     bytes_per_second: Option<NonZeroU64>,
-    /// When what was written so far would have been written at the rate.
+    /// The time at which all bytes so far would have been written at the rate.
     due: Option<Instant>,
 }
 
 impl LogRate {
-    /// Zero is no limit.
+    /// Zero is unlimited.
     pub(crate) fn new(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: NonZeroU64::new(bytes_per_second), due: None }
     }
 
-    /// Counts what was written until `now`. How long nothing is to be read, unless the container is within its rate.
+    /// Counts bytes written until `now`. Returns how long to pause reading if the container is over
+    /// its rate.
     pub(crate) fn count(&mut self, now: Instant, bytes: u64) -> Option<Duration> {
         let rate = self.bytes_per_second?;
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
@@ -46,7 +49,7 @@ mod tests {
         let (mut rate, begin) = (LogRate::new(1000), Instant::now());
         assert_eq!(rate.count(begin, 4000), None);
         assert_eq!(rate.count(begin, 500), Some(Duration::from_millis(500)));
-        // After the pause, as much again is a pause as long.
+        // After the pause, the same number of bytes pauses for the same time.
         let later = begin + Duration::from_millis(500);
         assert_eq!(rate.count(later, 0), None);
         assert_eq!(rate.count(later, 500), Some(Duration::from_millis(500)));

@@ -1,4 +1,4 @@
-//! The container's standard streams, on the shim's side.
+//! The standard streams of a container, at the shim's end.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -12,14 +12,15 @@ use crate::io::cri_log::{DroppedBytes, Lines, LogFile, Stream};
 use crate::io::log_rate::LogRate;
 use crate::launch::{ContainerStdio, LaunchChannels};
 
-/// What the container prints, on its way to the log, and what it is told.
+/// The container's streams: output for the log and attach clients, and input.
 #[derive(Debug)]
 pub struct Streams {
     stdout: Option<Source>,
     stderr: Option<Source>,
-    /// Open as long as somebody may still attach and write.
+    /// Open while attach clients can write to it.
     stdin: Option<OwnedFd>,
-    /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
+    /// The container's end of its terminal, which keeps the terminal alive while no process there
+    /// has it open.
     _slave: Option<OwnedFd>,
     log: LogFile,
     rate: LogRate,
@@ -30,33 +31,33 @@ pub struct Streams {
 struct Source {
     fd: OwnedFd,
     lines: Lines,
-    /// The pipe holds more than it did at first.
+    /// The pipe was enlarged.
     wide: bool,
 }
 
-/// What a pipe holds at first.
+/// The default size of a pipe.
 const PIPE_USUAL: usize = 64 << 10;
-/// What it is made to hold once the container has filled it: twice of what is read at once, so that neither side waits for the
-/// other.
+/// The size after the container has filled it once: twice the size of a read, so that neither side
+/// waits for the other.
 const PIPE_WIDE: usize = 256 << 10;
-/// The most that an unprivileged program can make a pipe hold.
+/// The maximum size of a pipe of an unprivileged program.
 const PIPE_MAX: usize = 1024 * 1024;
 
-/// What a read came to.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Flow {
     /// There may be more.
     More,
-    /// The same, and nothing is to be read for so long: the container is ahead of the rate of its log.
+    /// There may be more, after this pause: the container is over the rate of its log.
     Paused(Duration),
-    /// Nothing more for now.
+    /// Nothing more now.
     Dry,
-    /// Nothing more ever.
+    /// The stream has ended.
     Ended,
 }
 
-/// The host's `/dev/null`, to read and to write, by a mount that is nowhere and read-only: whoever is given it, root of a
-/// container too, changes neither its mode nor its owner.
+/// Opens the host's `/dev/null` through a detached read-only mount, so that a process that gets it,
+/// also root of a container, cannot change its mode or owner.
 pub fn null() -> io::Result<OwnedFd> {
     let mount = detach_copy(Path::new("/dev/null"), Reach::Top)?;
     set_attributes(&mount, Attributes { set: RDONLY, ..Attributes::default() }, Reach::Top)?;
@@ -83,7 +84,8 @@ pub struct LogTarget {
     pub rate_max: u64,
 }
 
-/// Creates the ends of the shim and of the container. With a terminal, the container's end is opened in the container later.
+/// Creates the ends of the shim and of the container. With a terminal, the container's end is
+/// opened in the container later.
 pub fn connect(settings: StdioSettings, channels: LaunchChannels) -> io::Result<(Streams, ContainerStdio)> {
     let StdioSettings { tty, stdin, log: LogTarget { file, line_max, rate_max } } = settings;
     let (log, rate) = (LogFile::new(file), LogRate::new(rate_max));
@@ -113,11 +115,11 @@ pub fn connect(settings: StdioSettings, channels: LaunchChannels) -> io::Result<
 }
 
 impl Streams {
-    /// The terminal that the container opened. Its output counts as stdout.
+    /// Takes the terminal that the container opened. Its output counts as stdout.
     pub fn set_console(&mut self, master: OwnedFd, slave: OwnedFd, line_max: usize) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&master, true)?;
         self._slave = Some(slave);
-        // A terminal is no pipe, and as wide as it gets.
+        // A terminal cannot be enlarged.
         self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max), wide: true });
         Ok(())
     }
@@ -130,7 +132,7 @@ impl Streams {
         source.as_ref().map(|s| s.fd.as_fd())
     }
 
-    /// Where the container's input is written to: of a terminal its master side.
+    /// Returns the end for writing to the container's stdin: for a terminal its master.
     pub fn input(&self) -> Option<BorrowedFd<'_>> {
         let terminal = self.stdout.as_ref().filter(|_| self._slave.is_some());
         self.stdin.as_ref().or_else(|| terminal.map(|source| &source.fd)).map(|fd| fd.as_fd())
@@ -140,19 +142,19 @@ impl Streams {
         self.stdin = None;
     }
 
-    /// Moves one buffer full of output to the log, and to those who look on.
+    /// Copies one buffer of output to the log and to attach clients.
     pub fn copy_output(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<DroppedBytes>) {
         let slot = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
         let Some(source) = slot else { return (Flow::Ended, None) };
-        // The first byte is for the word that comes before output on the way to those who look on.
+        // The first byte is for the frame type in packets to attach clients.
         match rustix::io::read(&source.fd, &mut buffer[1..]) {
             Ok(n) if n > 0 => {
                 if n >= PIPE_USUAL && !source.wide {
                     source.wide = true;
-                    // Where a host allows no more, both sides only wait more often.
+                    // If the host refuses, both sides wait more often.
                     rustix::pipe::fcntl_setpipe_size(&source.fd, PIPE_WIDE).ok();
                 }
                 let before = self.log.entered;
@@ -163,7 +165,7 @@ impl Streams {
             }
             Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
             Err(rustix::io::Errno::INTR) => (Flow::More, None),
-            // A terminal whose last user is gone answers EIO.
+            // A terminal returns EIO after its last user closed it.
             Ok(_) | Err(_) => (Flow::Ended, source.lines.finish(&mut self.log).err()),
         }
     }
@@ -176,8 +178,8 @@ impl Streams {
         }
     }
 
-    /// Takes all that is still in the pipes, and closes them: the container is gone. No more than a pipe can hold is its
-    /// own; whoever else still writes has got hold of its streams and is not waited for.
+    /// Reads the remaining output and closes the pipes: the container has exited. Reads at most the
+    /// size of a pipe, since other processes may have got the streams and still write.
     pub fn finish(&mut self, buffer: &mut [u8]) -> Vec<DroppedBytes> {
         self._slave = None;
         let mut all = Vec::new();

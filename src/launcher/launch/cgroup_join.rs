@@ -1,9 +1,9 @@
 //! Opens the cgroups of a container before its launcher leaves the host's mount namespace.
 //!
-//! libcontainer adds the container's first process to cgroups itself. On v2 that is one write. On v1
-//! it reads the list of mounts repeatedly, omits named hierarchies, and takes longer than the rest of
-//! a launch. So if the host has a v2 hierarchy, libcontainer gets only that, and the launcher joins
-//! the others here.
+//! libcontainer adds the container's first process to cgroups itself. On v2 that is one write. On
+//! v1 it reads the list of mounts repeatedly, omits named hierarchies, and takes longer than the
+//! rest of a launch. So if the host has a v2 hierarchy, libcontainer gets only that, and the
+//! launcher joins the others here.
 
 use std::fs::File;
 use std::io::{self, Write as _};

@@ -35,7 +35,8 @@ impl PathError {
     }
 }
 
-/// Creates missing sources of mounts as directories, as containerd and CRI-O do, and sends the open log to the shim.
+/// Creates missing sources of mounts as directories, as containerd and CRI-O do, and sends the open
+/// log to the shim.
 pub(super) fn prepare(config: &LaunchConfig, report: &OwnedFd) -> Result<(), PathError> {
     make_mount_sources(config)?;
     if let Some(log) = &config.log {

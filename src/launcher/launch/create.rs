@@ -115,7 +115,8 @@ fn to_number(pid: i32) -> Result<u32, LaunchError> {
     u32::try_from(pid).map_err(|_| LaunchError::Lacks("first process"))
 }
 
-/// Makes the process that libcontainer created fork the container's first process in the shared PID namespace.
+/// Makes the process that libcontainer created fork the container's first process in the shared PID
+/// namespace.
 fn enter_shared_pid_ns(container: &mut Container, outside: i32, stages: &LaunchStages) -> Result<i32, LaunchError> {
     let forking = "forking in the shared PID namespace";
     let outside = Pid::from_raw(outside).ok_or(LaunchError::Lacks("first process"))?;
@@ -310,7 +311,8 @@ impl<'a> Launcher<'a> {
             .map_err(failed)
     }
 
-    /// Gives the streams to the container's user: otherwise a program of another user than root cannot reopen /dev/stdout.
+    /// Gives the streams to the container's user: otherwise a program of another user than root
+    /// cannot reopen /dev/stdout.
     fn chown_stdio(&self, stdio: &ContainerStdio) -> io::Result<()> {
         let process = &self.process;
         let (uid, gid) = (process.user().uid(), process.user().gid());
@@ -334,7 +336,8 @@ fn unshare_mounts() -> Result<(), LaunchError> {
     Ok(mount_change("/", private).map_err(step("making mounts private"))?)
 }
 
-/// Returns all host paths that the launch needs from here on, without those in `/proc` and `/sys`, which always exist.
+/// Returns all host paths that the launch needs from here on, without those in `/proc` and `/sys`,
+/// which always exist.
 fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
     let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
     let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
@@ -359,8 +362,9 @@ fn start_hooks(request: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks
     }))
 }
 
-/// Mounts the layers. With the user namespace `ids`, their files have its ids; new files get the ids that the container's
-/// ids have on the host. `spare` is an empty directory, which is mounted over temporarily.
+/// Mounts the layers. With the user namespace `ids`, their files have its ids; new files get the
+/// ids that the container's ids have on the host. `spare` is an empty directory, which is mounted
+/// over temporarily.
 fn mount_overlay(
     overlay: &Overlay,
     label: Option<&str>,
@@ -378,8 +382,8 @@ fn mount_overlay(
     Ok(entered.leave().map_err(step("leaving the layers"))?)
 }
 
-/// Refuses an image with a link at these places. libcontainer mounts and creates device nodes there from outside of the
-/// root, so a link would lead it to the host's directories.
+/// Refuses an image with a link at these places. libcontainer mounts and creates device nodes there
+/// from outside of the root, so a link would lead it to the host's directories.
 fn refuse_links(rootfs: &Path) -> Result<(), LaunchError> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;

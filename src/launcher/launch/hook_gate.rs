@@ -1,12 +1,13 @@
-//! The hook gate: libcontainer waits there before it enters the root, while mounts and hooks are done.
+//! The hook gate: libcontainer waits there before it enters the root, while mounts and hooks are
+//! done.
 //!
 //! Hooks that run before a container enters its root expect its mounts below the root, and the
-//! programs of the host. libcontainer runs such hooks, but before crisp's mounts, which are attached
-//! after the root is entered (`libcontainer_executor`). So if a configuration has such hooks,
-//! libcontainer gets one other hook: this program, which sends a message to the gatekeeper and waits
-//! for the answer. The gatekeeper is a child of the launcher that has all prepared mounts. It attaches
-//! them below the root, in the container's namespaces, runs the hooks in their order, and answers
-//! whether libcontainer may continue.
+//! programs of the host. libcontainer runs such hooks, but before crisp's mounts, which are
+//! attached after the root is entered (`libcontainer_executor`). So if a configuration has such
+//! hooks, libcontainer gets one other hook: this program, which sends a message to the gatekeeper
+//! and waits for the answer. The gatekeeper is a child of the launcher that has all prepared
+//! mounts. It attaches them below the root, in the container's namespaces, runs the hooks in their
+//! order, and answers whether libcontainer may continue.
 //!
 //! ```text
 //! launcher ──fork──▶ gatekeeper ◀───────pid────────┐
@@ -72,7 +73,8 @@ pub(crate) struct HookGate {
     pub(crate) stages: Rc<LaunchStages>,
 }
 
-/// Starts the gatekeeper. From now on the standard error of this process, which its hooks inherit, is the socket to it.
+/// Starts the gatekeeper. From now on the standard error of this process, which its hooks inherit,
+/// is the socket to it.
 pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
     let alone = SingleThread::check()?;
     let (ours, theirs) = sys::seqpacket::pair()?;
@@ -95,7 +97,8 @@ pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs as libcontainer's hook if the arguments say so: sends the pid to the gatekeeper and waits for its answer.
+/// Runs as libcontainer's hook if the arguments say so: sends the pid to the gatekeeper and waits
+/// for its answer.
 pub fn run_as_hook() -> Option<ExitCode> {
     /// The part of the container's state, as libcontainer sends it, that the gatekeeper needs.
     #[derive(Deserialize)]
@@ -149,8 +152,8 @@ enum GateError {
     Failed(String),
 }
 
-/// Attaches the mounts in a child that is in the container's namespaces and root, as its first process will be. The child
-/// reports its failure itself.
+/// Attaches the mounts in a child that is in the container's namespaces and root, as its first
+/// process will be. The child reports its failure itself.
 fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), GateError> {
     let told = |done: Result<(), String>| match done {
         Ok(()) => 0,
@@ -200,8 +203,8 @@ fn run_hooks(
     hook::run_all(alone, "createContainer", hooks.create_container().as_ref(), &state, inside)
 }
 
-/// The namespaces of the container's first process that differ from those of this process, except a PID namespace that it
-/// shares with other processes.
+/// The namespaces of the container's first process that differ from those of this process, except a
+/// PID namespace that it shares with other processes.
 struct ContainerNamespaces {
     process: OwnedFd,
     kinds: CloneFlags,
@@ -235,7 +238,8 @@ impl ContainerNamespaces {
         if seen == 1 {
             return Ok(Self { process, kinds, pid: seen });
         }
-        // Processes that are in the namespace already may be able to trace a hook, which still has all files of the host.
+        // Processes that are in the namespace already may be able to trace a hook, which still has
+        // all files of the host.
         kinds.remove(CloneFlags::CLONE_NEWPID);
         Ok(Self { process, kinds, pid })
     }

@@ -35,7 +35,8 @@ pub(crate) struct UserNsLaunch {
     pub(crate) user: OwnedFd,
     /// The requested namespaces, and those of them to join.
     spaces: Vec<(LinuxNamespace, Option<File>)>,
-    /// The host's `/sys`, if the container has the host's network: then it may not mount one itself.
+    /// The host's `/sys`, if the container has the host's network: then it may not mount one
+    /// itself.
     sys: Option<OwnedFd>,
 }
 
@@ -53,9 +54,9 @@ impl UserNsLaunch {
         Ok(Some(Self { ids, user, spaces, sys }))
     }
 
-    /// Makes `dir` reachable for root of the namespace, in this mount namespace: the mount at its `rootfs`, the directory of
-    /// libcontainer, the configuration for hooks, and with `proc` the proc file system mounted there. Hides everything else
-    /// beside them and on the path to `dir`.
+    /// Makes `dir` reachable for root of the namespace, in this mount namespace: the mount at its
+    /// `rootfs`, the directory of libcontainer, the configuration for hooks, and with `proc` the
+    /// proc file system mounted there. Hides everything else beside them and on the path to `dir`.
     pub(crate) fn make_reachable(&self, dir: &Path, hooked: bool, proc: bool) -> io::Result<()> {
         let dir = &dir.canonicalize()?;
         let rootfs = dir.join(ROOTFS);

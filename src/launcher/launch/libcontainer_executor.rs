@@ -121,7 +121,8 @@ impl LaunchStages {
         PropagationGuard::new(self.shares, self.proc().host()).map_err(|e| format!("copying a descriptor: {e}"))
     }
 
-    /// Attaches the mounts in the root of this process, for a container whose first process does not exist yet.
+    /// Attaches the mounts in the root of this process, for a container whose first process does
+    /// not exist yet.
     pub(crate) fn apply_mounts_early(&self) -> Result<(), String> {
         let mut propagation = self.propagation()?;
         attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
@@ -174,8 +175,8 @@ impl LaunchStages {
         self.linux.namespaces().iter().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::Ipc)
     }
 
-    /// Runs after libcontainer's start signal, in a container with a PID namespace of its own. Returns the reason why the
-    /// program does not run.
+    /// Runs after libcontainer's start signal, in a container with a PID namespace of its own.
+    /// Returns the reason why the program does not run.
     fn post_start(&self) -> String {
         if let Some(slave) = self.slave.take()
             && let Err(error) = console::connect(&slave).and_then(|()| Ok(rustix::process::ioctl_tiocsctty(&slave)?))
@@ -192,8 +193,8 @@ impl LaunchStages {
         }
     }
 
-    /// Runs the hooks and the program in a process that has no more rights than they. Returns the reason why the program
-    /// does not run.
+    /// Runs the hooks and the program in a process that has no more rights than they. Returns the
+    /// reason why the program does not run.
     pub(super) fn run_program(&self) -> String {
         if let Some(start) = &self.settings.hooks.start
             && let Err(error) = self.run_hooks(start)
@@ -217,8 +218,8 @@ impl LaunchStages {
     }
 }
 
-/// A hook in the container runs with the rights of the container's program, as the process that runs it: its path is
-/// resolved among files of the image.
+/// A hook in the container runs with the rights of the container's program, as the process that
+/// runs it: its path is resolved among files of the image.
 impl HookExec for LaunchStages {
     fn execute(&self, hook: &Hook) -> String {
         let mut process = self.process().clone();
@@ -233,7 +234,8 @@ impl HookExec for LaunchStages {
 /// The exit status of a process that could not execute a program.
 pub(crate) const NOT_RUN: i32 = 127;
 
-/// Reports to the shim why no program runs. One write that fits into an empty pipe: it does not block and is atomic.
+/// Reports to the shim why no program runs. One write that fits into an empty pipe: it does not
+/// block and is atomic.
 pub(crate) fn write_error(started: &OwnedFd, words: &str) {
     rustix::io::write(started, &words.as_bytes()[..words.len().min(WORDS_MAX)]).ok();
 }

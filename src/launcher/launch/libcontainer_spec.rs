@@ -1,10 +1,11 @@
 //! Divides an OCI configuration between libcontainer and the stages of crisp.
 //!
-//! libcontainer creates the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and similar,
-//! creates the device nodes and enters the root. What it does wrongly or not at all is removed from
-//! its configuration and done by crisp: mounts ([`crate::rootfs::mounts`]), masked and read-only paths
-//! ([`crate::rootfs::masked_paths`]), user, groups, capabilities, limits and seccomp
-//! ([`crate::process::execve`]). Until then the process is root with all capabilities of the shim.
+//! libcontainer creates the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and
+//! similar, creates the device nodes and enters the root. What it does wrongly or not at all is
+//! removed from its configuration and done by crisp: mounts ([`crate::rootfs::mounts`]), masked and
+//! read-only paths ([`crate::rootfs::masked_paths`]), user, groups, capabilities, limits and
+//! seccomp ([`crate::process::execve`]). Until then the process is root with all capabilities of
+//! the shim.
 
 use std::path::{Path, PathBuf};
 
@@ -23,8 +24,9 @@ pub enum SpecError {
     Build(#[from] OciSpecError),
 }
 
-/// The HOME of libcontainer's own process. Without it, libcontainer asks the C library for the user's, in the container and
-/// with all rights: that reads the image's `nsswitch.conf` and loads the library it names. No program gets this value.
+/// The HOME of libcontainer's own process. Without it, libcontainer asks the C library for the
+/// user's, in the container and with all rights: that reads the image's `nsswitch.conf` and loads
+/// the library it names. No program gets this value.
 const HOME: &str = "HOME=/";
 
 /// The mounts that libcontainer creates correctly: those that need the container's own namespaces.
@@ -76,7 +78,8 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     Ok(slim)
 }
 
-/// As a mount option: libcontainer would also label message queues, whose file system all containers of a pod share.
+/// As a mount option: libcontainer would also label message queues, whose file system all
+/// containers of a pod share.
 fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
     if let (Some("tmpfs" | "devpts"), Some(label)) = (mount.typ().as_deref(), label) {
         let mut options = mount.options().clone().unwrap_or_default();
@@ -86,7 +89,8 @@ fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
     mount
 }
 
-/// Keeps namespaces, the cgroup to join and devices; removes limits, seccomp, labels and masked paths.
+/// Keeps namespaces, the cgroup to join and devices; removes limits, seccomp, labels and masked
+/// paths.
 fn slim_linux(linux: &Linux) -> Result<Linux, SpecError> {
     let mut slim = LinuxBuilder::default().build()?;
     slim.set_namespaces(linux.namespaces().clone());

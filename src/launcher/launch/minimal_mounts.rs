@@ -1,8 +1,8 @@
 //! Gives a launch few mounts, however many pods run.
 //!
-//! libcontainer reads the list of mounts about fifteen times per container, and the container's mount
-//! namespace begins as a copy of it. Each pod of a node adds to that list, so without this a launch
-//! takes longer with each of them.
+//! libcontainer reads the list of mounts about fifteen times per container, and the container's
+//! mount namespace begins as a copy of it. Each pod of a node adds to that list, so without this a
+//! launch takes longer with each of them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,9 +19,10 @@ use crate::rootfs::mounts::attach;
 /// Where programs expect cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Leaves all mounts except those on the path to `needed`, which has no links. Requires an own mount namespace whose mounts
-/// are private. `unified` is the mount of a cgroup v2 hierarchy, which is then the only cgroup mount. `spare` is an empty
-/// directory. On failure all mounts are as before.
+/// Leaves all mounts except those on the path to `needed`, which has no links. Requires an own
+/// mount namespace whose mounts are private. `unified` is the mount of a cgroup v2 hierarchy, which
+/// is then the only cgroup mount. `spare` is an empty directory. On failure all mounts are as
+/// before.
 pub(crate) fn pivot_to_minimal_mounts(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
     let root = detach_copy(Path::new("/"), Reach::Top)?;
     attach(&root, open(CWD, spare)?)?;

@@ -1,9 +1,9 @@
 //! Creates a container: the launcher, a short-lived child of the shim, calls libcontainer.
 //!
-//! The launcher has a mount namespace of its own, so the container's root file system is never mounted
-//! on the host and is unmounted with the container. All that libcontainer changes in the process that
-//! calls it (working directory, dumpable flag, memory) ends with the launcher. The container's first
-//! process becomes a child of the shim.
+//! The launcher has a mount namespace of its own, so the container's root file system is never
+//! mounted on the host and is unmounted with the container. All that libcontainer changes in the
+//! process that calls it (working directory, dumpable flag, memory) ends with the launcher. The
+//! container's first process becomes a child of the shim.
 
 mod cgroup_join;
 pub mod client_paths;
@@ -89,8 +89,9 @@ pub struct LaunchChannels {
     pub go: OwnedFd,
 }
 
-/// Starts the launcher, which gets `config` by the fork. Its result arrives at [`LaunchChannels::report`]. `pod_proc` is
-/// a mount namespace whose root is the proc file system of the pod's PID namespace, if it has one.
+/// Starts the launcher, which gets `config` by the fork. Its result arrives at
+/// [`LaunchChannels::report`]. `pod_proc` is a mount namespace whose root is the proc file system
+/// of the pod's PID namespace, if it has one.
 pub fn launch(
     request: &CreateRequest,
     config: &LaunchConfig,
@@ -119,8 +120,8 @@ pub fn launch(
     })
 }
 
-/// Sets a score through an open `oom_score_adj`. The shim's own score, with which the kernel kills it last, is not for
-/// containers.
+/// Sets a score through an open `oom_score_adj`. The shim's own score, with which the kernel kills
+/// it last, is not for containers.
 pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
     let now = io::read_to_string(&file)?;
     if now.trim() == score.to_string() { Ok(()) } else { file.write_all(score.to_string().as_bytes()) }

@@ -24,8 +24,8 @@ pub enum Report {
         waits: bool,
     },
     Failed(String),
-    /// The mounts or a hook failed at the hook gate. libcontainer reports that its own hook, which waited
-    /// there, exited: the shim ignores its messages.
+    /// The mounts or a hook failed at the hook gate. libcontainer reports that its own hook, which
+    /// waited there, exited: the shim ignores its messages.
     HookGateFailed(String),
     Refused {
         kind: ShimErrorKind,
@@ -33,7 +33,8 @@ pub enum Report {
     },
 }
 
-/// The maximum length of a text in bytes, so that a message fits into a packet whatever a container adds to it.
+/// The maximum length of a text in bytes, so that a message fits into a packet whatever a container
+/// adds to it.
 pub const WORDS_MAX: usize = 4096;
 
 /// Shortens a text to its maximum length.

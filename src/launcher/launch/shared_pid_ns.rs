@@ -1,13 +1,15 @@
-//! A PID namespace that a container shares with existing processes: that of its pod or of another container.
+//! A PID namespace that a container shares with existing processes: that of its pod or of another
+//! container.
 //!
 //! These processes may be able to trace others. So libcontainer does not get the namespace: the
-//! container's first process is created outside of it, and forked into it when it has no right, file
-//! or descriptor that the container does not have ([`super::libcontainer_executor`]). Only a process
-//! of the namespace can mount its proc file system, and none that may mount must be there: so the
-//! mount is a copy of an existing one.
+//! container's first process is created outside of it, and forked into it when it has no right,
+//! file or descriptor that the container does not have ([`super::libcontainer_executor`]). Only a
+//! process of the namespace can mount its proc file system, and none that may mount must be there:
+//! so the mount is a copy of an existing one.
 //!
-//! The daemon names another container by the pid of its first process. If that exits, another pod or
-//! the host may get the number: so the namespaces are opened first, and their owner is checked after.
+//! The daemon names another container by the pid of its first process. If that exits, another pod
+//! or the host may get the number: so the namespaces are opened first, and their owner is checked
+//! after.
 
 use std::fs::File;
 use std::io;
@@ -33,9 +35,9 @@ pub(crate) struct SharedPidNs {
 }
 
 impl SharedPidNs {
-    /// Removes the shared namespace from `spec` and opens it. All first processes are children of `shim`, and no other
-    /// processes are. `pod_proc` is a mount namespace whose root is the proc file system of the pod's PID namespace. Runs in
-    /// the host's mount namespace.
+    /// Removes the shared namespace from `spec` and opens it. All first processes are children of
+    /// `shim`, and no other processes are. `pod_proc` is a mount namespace whose root is the proc
+    /// file system of the pod's PID namespace. Runs in the host's mount namespace.
     pub(crate) fn take(spec: &mut Spec, shim: i32, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Option<Self>> {
         let Some(path) = take_path(spec) else { return Ok(None) };
         let namespace = File::open(&path)?;
@@ -55,7 +57,8 @@ impl SharedPidNs {
         Ok(Some(Self { namespace: namespace.into(), proc }))
     }
 
-    /// Attaches the proc file system where libcontainer finds it. Runs in the launcher's mount namespace.
+    /// Attaches the proc file system where libcontainer finds it. Runs in the launcher's mount
+    /// namespace.
     pub(crate) fn attach_proc(&self, dir: &Path) -> io::Result<()> {
         let place = dir.join(PROC);
         std::fs::create_dir_all(&place)?;
@@ -90,7 +93,8 @@ fn copy_mount(namespace: BorrowedFd<'_>, path: &str) -> io::Result<OwnedFd> {
     copied
 }
 
-/// Returns whether `mount` is the whole proc file system of `namespace`: a container may have mounted another at its `/proc`.
+/// Returns whether `mount` is the whole proc file system of `namespace`: a container may have
+/// mounted another at its `/proc`.
 fn is_proc_of(mount: &OwnedFd, namespace: &File) -> io::Result<()> {
     const ROOT_INODE: u64 = 1;
     let other = || io::Error::other("its /proc is not the proc file system of its PID namespace");

@@ -1,4 +1,5 @@
-//! The first process of a container that shares a PID namespace: created outside of the namespace, forked into it last.
+//! The first process of a container that shares a PID namespace: created outside of the namespace,
+//! forked into it last.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -40,7 +41,8 @@ impl SharedStage {
         self.forked.get()
     }
 
-    /// In the outer process: forks the container's first process, which waits for its start. Returns the error as text.
+    /// In the outer process: forks the container's first process, which waits for its start.
+    /// Returns the error as text.
     pub(crate) fn fork(&self, stages: &LaunchStages, slave: Option<OwnedFd>) -> Result<(), String> {
         let step = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
         if let Some(slave) = &slave {

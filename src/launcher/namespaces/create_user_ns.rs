@@ -1,7 +1,7 @@
-//! Making user namespaces, and being root in one.
+//! Creates user namespaces, and makes a process root in one.
 //!
-//! Whoever enters a user namespace gives up the rights to leave it again, so the shim itself never does: a child makes it
-//! and goes away, and the namespace lives on by a descriptor.
+//! A process that enters a user namespace cannot leave it again, so the shim never enters one: a
+//! child creates it and exits, and a descriptor keeps the namespace.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -24,13 +24,13 @@ pub struct CreatedNamespaces {
 }
 
 impl CreatedNamespaces {
-    /// Enters the others. The way back is the caller's.
+    /// Enters the other namespaces. The caller returns from them.
     pub fn enter_others(&self) -> io::Result<()> {
         self.others.iter().try_for_each(|(kind, space)| Ok(setns(space, *kind)?))
     }
 }
 
-/// Makes a user namespace with the ids `ids`, and in it a namespace of each of `kinds`.
+/// Creates a user namespace with the ids `ids`, and in it a namespace of each of `kinds`.
 pub fn create(ids: &UserNs, kinds: CloneFlags) -> io::Result<CreatedNamespaces> {
     let (hear, tell) = io::pipe()?;
     let (wait, go_on) = io::pipe()?;
@@ -50,10 +50,10 @@ pub fn create(ids: &UserNs, kinds: CloneFlags) -> io::Result<CreatedNamespaces> 
     made
 }
 
-/// What the child says when it is done so far; anything else is why it is not.
+/// The message of the child when its part is done; any other message is its error.
 const DONE: &[u8] = b"\0";
 
-/// In the child: it makes, and waits until it is looked at.
+/// In the child: creates the namespaces, and waits until the parent has opened them.
 fn create_in_child(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     tell.write_all(DONE)?;
@@ -66,7 +66,7 @@ fn create_in_child(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeRead
     wait.read_to_end(&mut Vec::new()).map(drop)
 }
 
-/// From outside of the child: gives the namespace its ids, and takes all that the child made.
+/// In the parent: gives the namespace its ids, and opens all that the child created.
 fn take(
     maker: Pid,
     ids: &UserNs,
@@ -89,7 +89,7 @@ fn done(hear: &mut PipeReader) -> io::Result<()> {
     let mut words = [0; 256];
     match hear.read(&mut words)? {
         n if &words[..n] == DONE => Ok(()),
-        0 => Err(io::Error::other("the process that makes it ended without a word")),
+        0 => Err(io::Error::other("the process that creates it exited without a message")),
         n => Err(io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned())),
     }
 }
@@ -99,8 +99,9 @@ fn reap(child: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes this process root of the user namespace that it has just entered, with no group of the host's. Others in there
-/// still cannot look into it: a host may be set to allow that with each change of the user.
+/// Makes this process root of the user namespace that it has just entered, without any group of the
+/// host. Other processes of the namespace still cannot trace it: a host may be set to allow that
+/// after each change of the user.
 pub fn become_root() -> io::Result<()> {
     rustix::thread::set_thread_groups(&[])?;
     rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
@@ -108,14 +109,14 @@ pub fn become_root() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Runs `child` in a new process that is born inside of other namespaces, a user namespace among them, and is a child of
-/// this process. Its pid is what this process sees.
+/// Runs `child` in a new process that is forked inside of other namespaces, a user namespace among
+/// them, and is a child of this process. Its pid is the one in the namespace of this process.
 ///
-/// A process in between goes there by `enter`, forks and ends. What it leaves behind becomes the shim's, which takes the
-/// orphans among its descendants.
+/// An intermediate process enters the namespaces by `enter`, forks and exits. Its child is
+/// reparented to the shim, which is a subreaper.
 pub fn fork_in_userns(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce() -> i32) -> io::Result<Pid> {
     let (mut hear, mut tell) = io::pipe()?;
-    // Both now: the one in between may not find its way to /proc any more.
+    // Both before entering: the intermediate process may have no access to /proc then.
     let (proof, proof_there) = (SingleThread::check()?, SingleThread::check()?);
     let between = sys::fork::fork(proof, move || {
         let told = match enter().and_then(|()| sys::fork::fork(proof_there, child)) {
@@ -125,13 +126,14 @@ pub fn fork_in_userns(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce
         i32::from(told.is_err())
     })?;
     let mut words = [0; 256];
-    // One write, read whole. The new process may have the pipe open too, so its end is not waited for.
+    // One write, read whole. The new process may have the pipe open too, so its end is not waited
+    // for.
     let heard = hear.read(&mut words);
     reap(between)?;
     let words = String::from_utf8_lossy(&words[..heard?]).into_owned();
     match words.parse() {
         Ok(pid) => Ok(Pid::from_raw(pid)),
-        Err(_) if words.is_empty() => Err(io::Error::other("the process on the way in ended without a word")),
+        Err(_) if words.is_empty() => Err(io::Error::other("the intermediate process exited without a message")),
         Err(_) => Err(io::Error::other(words)),
     }
 }

@@ -1,4 +1,4 @@
-//! The way back from other namespaces.
+//! Returns from other namespaces.
 
 use std::fs::File;
 use std::io;
@@ -12,25 +12,26 @@ pub(crate) const KINDS: [(CloneFlags, &str); 6] = [
     (CloneFlags::CLONE_NEWIPC, "ipc"),
     (CloneFlags::CLONE_NEWUTS, "uts"),
     (CloneFlags::CLONE_NEWCGROUP, "cgroup"),
-    // Last on the way back: it brings the host's root.
+    // Last when restoring: it brings back the host's root.
     (CloneFlags::CLONE_NEWNS, "mnt"),
 ];
 
-/// The namespaces that this process is in, held open while it is in others. A process with one thread can go and come
-/// back without a child.
+/// The namespaces of this process, held open while it is in others. A process with one thread can
+/// enter others and return without a child.
 #[derive(Debug)]
-#[must_use = "the way back is to be gone"]
+#[must_use = "the process must return to its namespaces"]
 pub struct SavedNamespaces(Vec<(CloneFlags, File)>);
 
 impl SavedNamespaces {
-    /// Holds those of the current namespaces that `kinds` names.
+    /// Opens the current namespaces of `kinds`.
     pub fn save(kinds: CloneFlags) -> io::Result<Self> {
         let open = |(flag, name)| Ok((flag, File::open(format!("/proc/self/ns/{name}"))?));
         let held = KINDS.into_iter().filter(|(flag, _)| kinds.contains(*flag)).map(open).collect::<io::Result<_>>()?;
         Ok(Self(held))
     }
 
-    /// Goes back. A shim that cannot, serves nobody and could be held by a container: it ends.
+    /// Returns to them. The shim exits if it cannot: it could not serve requests, and a container
+    /// could hold it.
     pub fn restore(self) {
         for (flag, namespace) in self.0 {
             if let Err(errno) = setns(namespace, flag) {
@@ -40,7 +41,7 @@ impl SavedNamespaces {
         }
     }
 
-    /// All kinds there are.
+    /// Returns all kinds.
     pub(crate) fn kinds() -> CloneFlags {
         KINDS.iter().fold(CloneFlags::empty(), |all, (flag, _)| all | *flag)
     }

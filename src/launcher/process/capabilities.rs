@@ -4,7 +4,7 @@ use model::CAPABILITIES;
 use oci_spec::runtime::{Capabilities, Capability};
 use rustix::thread::CapabilitySet;
 
-/// The bits of a list of names. A name that the kernel does not have has no bit.
+/// Returns the bits of a list of names. A name that the kernel does not know has no bit.
 pub(crate) fn bits(names: &Capabilities) -> CapabilitySet {
     let bit = |one: &Capability| {
         let name = one.to_string();
@@ -14,12 +14,12 @@ pub(crate) fn bits(names: &Capabilities) -> CapabilitySet {
     CapabilitySet::from_bits_retain(names.iter().fold(0, |all, one| all | bit(one)))
 }
 
-/// The capabilities of this process: the most that a container can get.
+/// Returns the capabilities of this process: the maximum for a container.
 pub(crate) fn held() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |c| c.permitted)
 }
 
-/// The names of a set, as far as they are known.
+/// Returns the names of a set, as far as they are known.
 pub(crate) fn names(set: CapabilitySet) -> Capabilities {
     let known = CAPABILITIES.iter().enumerate().filter(|(bit, _)| set.bits() & (1 << bit) != 0);
     known.filter_map(|(_, name)| name.parse().ok()).collect()

@@ -1,12 +1,13 @@
-//! The final stage: from a privileged process in the container's namespaces to the container's program.
+//! The final stage: from a privileged process in the container's namespaces to the container's
+//! program.
 //!
-//! The first process of a container and every exec'd one go through it, so both get the same user, groups,
-//! capabilities, limits and filter. It begins with all the capabilities that the shim has (`drop_rights`), and keeps
-//! `CAP_SETPCAP`, and `CAP_SYS_ADMIN` for the filter, until the last moment (`load_filter`). Where other processes can see
-//! the new one, it is born after that: `process::sibling`.
+//! The first process of a container and every exec pass it, so both get the same user, groups,
+//! capabilities, limits and filter. It begins with all capabilities of the shim (`drop_rights`),
+//! and keeps `CAP_SETPCAP`, and `CAP_SYS_ADMIN` for the filter, until the end (`load_filter`). If
+//! other processes can see the new process, it is forked after that: `sys::sibling`.
 //!
-//! Its descriptors are closed before its program is looked for (`execute`). That the program would close them is not
-//! enough: an image may call it `/proc/self/fd/N/…`.
+//! Its descriptors are closed before its program is resolved (`execute`). Close-on-exec is too
+//! late: an image may name its program `/proc/self/fd/N/…`.
 
 use std::ffi::{CString, NulError};
 use std::io;
@@ -35,7 +36,7 @@ pub enum ExecProgramError {
     WorkingDirOutside(PathBuf),
     #[error("exec: {program:?}: {reason}")]
     Program { program: String, reason: String },
-    #[error("an argument or a variable has a NUL in it")]
+    #[error("an argument or an environment variable contains a NUL byte")]
     Nul(#[from] NulError),
     #[error(transparent)]
     Label(#[from] LabelError),
@@ -53,8 +54,8 @@ struct Sets {
     ambient: CapabilitySet,
 }
 
-/// Gives up all rights that `process` does not have, but for those that [`load_filter`] needs. `proc` has the files of this
-/// thread, see [`ProcFs`].
+/// Drops all rights that `process` does not have, except those that [`load_filter`] needs. `proc`
+/// has the files of this thread, see [`ProcFs`].
 pub(crate) fn drop_rights(process: &Process, proc: &ProcFs) -> Result<RemainingRights, ExecProgramError> {
     sys::signal::reset().map_err(step("resetting signals"))?;
     lsm_label::on_exec(process, proc)?;
@@ -65,25 +66,26 @@ pub(crate) fn drop_rights(process: &Process, proc: &ProcFs) -> Result<RemainingR
     let sets = wanted(process.capabilities().as_ref());
     change_user(process, sets)?;
     if entered.is_err() {
-        // A directory that root may not enter, on a network file system perhaps, may be open to the user.
+        // The user may be able to enter a directory that root cannot, for example on a network file
+        // system.
         enter(process.cwd())?;
     }
     Ok(RemainingRights(sets))
 }
 
-/// The capabilities that a process is to have in the end.
+/// The final capabilities of a process.
 #[derive(Debug)]
 #[must_use = "a process that has dropped its rights still has some"]
 pub(crate) struct RemainingRights(Sets);
 
-/// Gives up the rest, and loads the filter. From now on this process and its children have the rights of `process`, and
-/// no other process of its user may look into it before a program runs.
+/// Drops the remaining rights and loads the filter. From now on this process and its children have
+/// the rights of `process`, and no other process of its user can trace it before its program runs.
 pub(crate) fn load_filter(
     process: &Process,
     RemainingRights(sets): RemainingRights,
     filter: &SeccompFilter,
 ) -> Result<(), ExecProgramError> {
-    // A host may be set to allow looking with each change of the user.
+    // A host may be set to allow tracing after each change of the user.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("hiding this process"))?;
     let drop_rest = || capset(sets.effective, sets.permitted, sets.inheritable).map_err(step("dropping capabilities"));
     let load = || filter.load().map_err(step("loading the seccomp filter"));
@@ -99,8 +101,8 @@ pub(crate) fn load_filter(
     Ok(())
 }
 
-/// Runs `program`, which may have another name than its first argument, in place of this process, with the rights that
-/// this has. Returns only on failure.
+/// Executes `program`, which may differ from its first argument, with the rights of this process.
+/// Returns only on failure.
 pub(crate) fn execute(process: &Process, program: &str, args: &[String]) -> ExecProgramError {
     let env = process.env().as_deref().unwrap_or_default();
     let strings = |list: &[String]| list.iter().map(|one| CString::new(one.as_bytes())).collect::<Result<Vec<_>, _>>();
@@ -113,7 +115,7 @@ pub(crate) fn execute(process: &Process, program: &str, args: &[String]) -> Exec
     }
 }
 
-/// The same for the first of `args`.
+/// Executes the first of `args`. Returns only on failure.
 pub(crate) fn execute_first(process: &Process, args: &[String]) -> ExecProgramError {
     match args.first() {
         Some(program) => execute(process, program, args),
@@ -121,7 +123,8 @@ pub(crate) fn execute_first(process: &Process, args: &[String]) -> ExecProgramEr
     }
 }
 
-/// Gives this process the session keyring of `process`. Returns a warning where it has none that it can use.
+/// Gives this process the session keyring of `process`. Returns a warning if it gets none that it
+/// can use.
 pub(crate) fn join_keyring(process: &Process, proc: &ProcFs) -> Result<Option<&'static str>, LabelError> {
     Ok(match lsm_label::with_keys(process, proc, sys::keyring::join_new)? {
         SessionKeyring::Own => None,
@@ -131,8 +134,8 @@ pub(crate) fn join_keyring(process: &Process, proc: &ProcFs) -> Result<Option<&'
     })
 }
 
-/// Makes `cwd` the working directory, and makes sure that it lies inside the root: a descriptor of the host's that
-/// leaked could otherwise be entered through `/proc/self/fd`.
+/// Changes to the working directory `cwd`, and checks that it is inside the root: `/proc/self/fd`
+/// could lead to a leaked descriptor of the host.
 fn enter(cwd: &Path) -> Result<(), ExecProgramError> {
     let failed =
         |source: rustix::io::Errno| ExecProgramError::WorkingDir { path: cwd.to_owned(), source: source.into() };
@@ -141,7 +144,8 @@ fn enter(cwd: &Path) -> Result<(), ExecProgramError> {
     if real.as_bytes().starts_with(b"/") { Ok(()) } else { Err(ExecProgramError::WorkingDirOutside(cwd.to_owned())) }
 }
 
-/// Limits above what this process may raise are clamped; [`clamped_limits`] tells of it beforehand.
+/// Limits above those that this process may set are lowered; [`clamped_limits`] reports them
+/// before.
 fn set_limits(process: &Process) -> Result<(), ExecProgramError> {
     for limit in process.rlimits().iter().flatten() {
         let resource = resource(limit.typ());
@@ -151,7 +155,7 @@ fn set_limits(process: &Process) -> Result<(), ExecProgramError> {
             rustix::process::setrlimit(resource, finite(new))
         };
         match set(clamp(limit.hard(), now.maximum)) {
-            // The capability is worth nothing here where it is that of a user namespace.
+            // The capability has no effect here if it is that of a user namespace.
             Err(rustix::io::Errno::PERM) => set(limit.hard().min(now.maximum.unwrap_or(u64::MAX))),
             other => other,
         }
@@ -160,19 +164,19 @@ fn set_limits(process: &Process) -> Result<(), ExecProgramError> {
     Ok(())
 }
 
-/// Lets a user namespace that is entered next have the limits asked for: only out here they can be raised.
+/// Raises the limits of this process before it enters a user namespace, where it no longer may.
 pub(crate) fn raise_limits(process: &Process) {
     for limit in process.rlimits().iter().flatten() {
         let resource = resource(limit.typ());
         let Rlimit { current, maximum } = rustix::process::getrlimit(resource);
         if maximum.is_some_and(|maximum| limit.hard() > maximum) {
-            // What cannot be raised was told of.
+            // `clamped_limits` has reported a limit that cannot be raised.
             rustix::process::setrlimit(resource, finite(Rlimit { current, maximum: Some(limit.hard()) })).ok();
         }
     }
 }
 
-/// What the kernel calls unlimited, rustix calls none.
+/// Converts the kernel's unlimited value to that of rustix, which is `None`.
 fn finite(limit: Rlimit) -> Rlimit {
     let open = |value: Option<u64>| value.filter(|v| *v != u64::MAX);
     Rlimit { current: open(limit.current), maximum: open(limit.maximum) }
@@ -183,7 +187,7 @@ fn clamp(asked: u64, hard: Option<u64>) -> u64 {
     if may_raise { asked } else { asked.min(hard.unwrap_or(u64::MAX)) }
 }
 
-/// The limits that this host cannot give, in words.
+/// Returns a warning for each limit that this host does not allow.
 pub(crate) fn clamped_limits(process: &Process) -> Vec<LaunchWarning> {
     let mut warnings = Vec::new();
     for limit in process.rlimits().iter().flatten() {
@@ -224,7 +228,7 @@ fn change_user(process: &Process, sets: Sets) -> Result<(), ExecProgramError> {
         if sets.bounding.contains(one) {
             continue;
         }
-        // The kernel has no more of them.
+        // The kernel knows no higher capability.
         let Ok(there) = rustix::thread::capability_is_in_bounding_set(one) else { break };
         if there {
             rustix::thread::remove_capability_from_bounding_set(one).map_err(step("narrowing the bounding set"))?;
@@ -250,13 +254,15 @@ fn change_user(process: &Process, sets: Sets) -> Result<(), ExecProgramError> {
 }
 
 fn capset(effective: CapabilitySet, permitted: CapabilitySet, inheritable: CapabilitySet) -> io::Result<()> {
-    // What this process does not have it cannot give: SYS_ADMIN may be missing where crisp itself is confined.
+    // A process cannot set capabilities that it lacks: SYS_ADMIN may be missing if crisp itself is
+    // confined.
     let held = rustix::thread::capabilities(None)?.permitted;
     let sets = CapabilitySets { effective: effective & held, permitted: permitted & held, inheritable };
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
-/// No section means no capability at all. What the shim itself lacks nobody gets.
+/// Returns the requested sets, limited to the capabilities of the shim. Without a section they are
+/// empty.
 fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
     let held = held();
     let set = |of: fn(&LinuxCapabilities) -> &Option<Capabilities>| {
@@ -271,7 +277,7 @@ fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
     }
 }
 
-/// Looks for the program as a shell would, and runs it.
+/// Searches for the program as a shell does, and executes it.
 fn search(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> ExecProgramError {
     let failed = |reason: &str| ExecProgramError::Program { program: program.to_owned(), reason: reason.to_owned() };
     let attempt = |file: PathBuf| -> Result<Errno, ExecProgramError> {

@@ -1,7 +1,7 @@
-//! One hook: a program that a configuration names for some moment of a container's life.
+//! Runs a hook: a program that a configuration names for a moment in the life of a container.
 //!
-//! It finds the container's state on its standard input, has so much time and no more, and what it prints is told where
-//! it fails. No thread is started for any of it.
+//! A hook gets the container's state on its standard input and has a timeout. If it fails, its
+//! output is part of the error. No thread is started for it.
 
 use std::ffi::CString;
 use std::io::{self, Seek as _, Write as _};
@@ -14,9 +14,9 @@ use rustix::process::Signal;
 use sys::child_wait::Ended;
 use sys::fork::SingleThread;
 
-/// The time of a hook that names none: as long as a kubelet waits for an answer.
+/// The timeout of a hook without one: as long as a kubelet waits for a response.
 const USUAL: Duration = Duration::from_secs(120);
-/// The exit status of a hook whose program could not be run.
+/// The exit status of a hook whose program could not be executed.
 const NOT_RUN: i32 = 127;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub struct HookError {
     problem: String,
 }
 
-/// What a hook is told of its container: the standard's state.
+/// The state of the container that a hook gets, as OCI defines it.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State<'a> {
@@ -35,26 +35,26 @@ pub struct State<'a> {
     pub id: &'a str,
     pub status: &'static str,
     pub pid: i32,
-    /// The directory with `config.json`, whose root is right.
+    /// The directory with `config.json`, whose root path is correct.
     pub bundle: &'a std::path::Path,
     pub annotations: &'a std::collections::HashMap<String, String>,
 }
 
-/// How the new process becomes the hook.
+/// How the new process executes the hook.
 pub trait HookExec {
-    /// Goes where the hook is to run, with all descriptors still open.
+    /// Enters the namespaces of the hook, with all descriptors still open.
     fn enter(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Whether only a child of the process that went there is there.
+    /// Whether only a child of the process that entered is in the PID namespace.
     fn forks_in_target(&self) -> bool {
         false
     }
-    /// Runs the program. Returns why it does not run.
+    /// Executes the program. Returns the reason if that fails.
     fn execute(&self, hook: &Hook) -> String;
 }
 
-/// A hook of the host's, run where this process is.
+/// A hook that runs on the host.
 #[derive(Debug)]
 pub struct InHost;
 
@@ -64,13 +64,13 @@ impl HookExec for InHost {
     }
 }
 
-/// Gives up the score that keeps the shim from being killed early, before it is inherited by hooks.
+/// Resets the OOM score of the shim, which hooks would inherit.
 pub fn reset_process() {
-    // Everybody may; and a hook is none the worse where not.
+    // Raising a score is always allowed; a hook can run without it.
     std::fs::write("/proc/self/oom_score_adj", "0").ok();
 }
 
-/// Runs hooks one after the other, up to the first that fails.
+/// Runs hooks in order, up to the first that fails.
 pub fn run_all(
     alone: SingleThread,
     moment: &'static str,
@@ -114,7 +114,7 @@ fn run(alone: SingleThread, hook: &Hook, state: &State<'_>, place: &impl HookExe
     }
 }
 
-/// In the new process: it ends with the one that waits for it, and has nothing but its three streams.
+/// In the new process: it is killed with its parent, and has only its three streams.
 fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl HookExec) -> io::Result<()> {
     end_with_parent()?;
     rustix::process::setsid()?;
@@ -122,13 +122,13 @@ fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl HookExec) -> io::Result
     rustix::stdio::dup2_stdout(output)?;
     rustix::stdio::dup2_stderr(output)?;
     place.enter()?;
-    // Once more: whoever becomes somebody else on the way is released from it.
+    // Again, since a change of the user clears it.
     end_with_parent()?;
     sys::fork::close_all_but(&[])?;
     sys::signal::reset()
 }
 
-/// Stands between the one that waits and a hook that had to be born elsewhere.
+/// Waits between the parent and a hook that had to be forked in another namespace.
 fn run_child(alone: SingleThread, hook: &Hook, place: &impl HookExec) -> i32 {
     let born = sys::fork::fork(alone, || match end_with_parent() {
         Ok(()) => report(&place.execute(hook)),
@@ -144,14 +144,14 @@ fn end_with_parent() -> io::Result<()> {
     Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Tells through the hook's own output why it does not run.
+/// Writes to the hook's output why it does not run.
 fn report(why: &str) -> i32 {
-    // Nobody to tell it to is nothing to do about.
+    // A failed write cannot be reported.
     io::stderr().write_all(why.as_bytes()).ok();
     NOT_RUN
 }
 
-/// In memory, so that nobody has to write while the hook does not read.
+/// Returns a file in memory, so that no process blocks while the hook does not read.
 fn stdin(state: &State<'_>) -> io::Result<OwnedFd> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let mut file = std::fs::File::from(rustix::fs::memfd_create("state", flags)?);
@@ -160,7 +160,7 @@ fn stdin(state: &State<'_>) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// Replaces this process by the hook's program. Returns why not.
+/// Replaces this process by the hook's program. Returns the reason if that fails.
 pub(crate) fn execute(hook: &Hook) -> String {
     let strings =
         |list: &[String]| list.iter().map(|text| CString::new(text.as_bytes())).collect::<Result<Vec<_>, _>>();
@@ -175,7 +175,7 @@ pub(crate) fn execute(hook: &Hook) -> String {
     }
 }
 
-/// Its arguments, of which the first is its name.
+/// Returns its arguments, of which the first is its name.
 pub(crate) fn arguments(hook: &Hook) -> Vec<String> {
     match hook.args() {
         Some(args) if !args.is_empty() => args.clone(),

@@ -1,8 +1,9 @@
-//! The label under which the program will run: a profile of AppArmor or a context of SELinux.
+//! The LSM label of the container's program: an AppArmor profile or an SELinux context.
 //!
-//! The kernel takes it through a file of this very thread below `/proc`, and inside a container `/proc` is what an image, a volume
-//! or a privileged process made of it. So each step is checked: the root of a real proc file system, nothing mounted below it, no
-//! magic link on the way. A label that cannot be set is an error, never no label.
+//! The kernel reads it from a file of this very thread below `/proc`, and inside a container an
+//! image, a volume or a privileged process may have replaced `/proc`. So each step is checked: the
+//! root of a real proc file system, no mount below it, no magic link on the path. A label that
+//! cannot be set is an error, never ignored.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -23,20 +24,21 @@ pub enum LabelError {
     Keyring(io::Error),
 }
 
-/// Every kernel that has proc gives its root this number.
+/// The inode number of the root of every proc file system.
 const PROC_ROOT_INODE: u64 = 1;
 
 /// A proc file system in which this process has files.
 #[derive(Debug)]
 pub(crate) enum ProcFs {
-    /// The one at `/proc`, which is whatever the container made of it.
+    /// The one at `/proc`, which the container may have replaced.
     Mounted,
-    /// That of the host, opened before the host's mounts were left. For a process of the host's PID namespace.
+    /// That of the host, opened before the host's mounts were left. For a process of the host's PID
+    /// namespace.
     Host(OwnedFd),
 }
 
 impl ProcFs {
-    /// Opens the host's.
+    /// Opens that of the host.
     pub(crate) fn of_host() -> io::Result<Self> {
         Ok(Self::Host(root(Path::new("/proc"))?))
     }
@@ -56,11 +58,11 @@ impl ProcFs {
     }
 }
 
-/// Lets the next program of this thread run under the labels of `process`, where it has any.
+/// Sets the labels of `process`, if it has any, for the next program of this thread.
 pub(crate) fn on_exec(process: &Process, proc: &ProcFs) -> Result<(), LabelError> {
     if let Some(profile) = process.apparmor_profile().as_ref().filter(|name| !name.is_empty()) {
         let failed = |source| LabelError::Apparmor { profile: profile.clone(), source };
-        // Beside other modules AppArmor has a directory of its own; older kernels have no such thing.
+        // With other modules, AppArmor has a directory of its own; older kernels have none.
         let words = format!("exec {profile}");
         match set(proc, "attr/apparmor/exec", &words) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound && !own_directory(proc) => {
@@ -76,7 +78,8 @@ pub(crate) fn on_exec(process: &Process, proc: &ProcFs) -> Result<(), LabelError
     Ok(())
 }
 
-/// Does `work`, which makes a keyring, with the label of `process` for new keys: its program could not use them otherwise.
+/// Runs `work`, which creates a keyring, with the label of `process` for new keys: otherwise its
+/// program cannot use them.
 pub(crate) fn with_keys<T>(
     process: &Process,
     proc: &ProcFs,
@@ -88,19 +91,19 @@ pub(crate) fn with_keys<T>(
     }
     set(proc, "attr/keycreate", label).map_err(LabelError::Keyring)?;
     let done = work();
-    // An empty line takes it back.
+    // An empty line resets it.
     set(proc, "attr/keycreate", "\n").and(done).map_err(LabelError::Keyring)
 }
 
-/// What is added to the options of a mount whose files are to have `label`. In quotes, since levels have commas.
+/// Returns the mount option that labels the files. In quotes, since levels contain commas.
 pub fn mount_data(label: Option<&str>) -> String {
     label.map(|label| format!(",context=\"{label}\"")).unwrap_or_default()
 }
 
 const MQUEUE_SUPER_MAGIC: u64 = 0x1980_0202;
 
-/// Labels the pod's message queues, which the kernel mounts without one. What lies at `path` instead is let be, and so is
-/// what takes no labels, as all that a user namespace mounts.
+/// Labels the pod's message queues, which the kernel mounts without a label. Ignores another file
+/// system at `path`, and one without labels, such as all that a user namespace mounts.
 pub(crate) fn on_queues(path: &Path, label: &str) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let queues = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -116,7 +119,8 @@ pub(crate) fn on_queues(path: &Path, label: &str) -> io::Result<()> {
     }
 }
 
-/// Whether the kernel keeps AppArmor's files apart: then a missing one is a missing profile, and the other file is another module's.
+/// Returns whether AppArmor has its own directory: then a missing one is a missing profile, and the
+/// other file belongs to another module.
 fn own_directory(proc: &ProcFs) -> bool {
     proc.open("attr/apparmor", OFlags::PATH).is_ok()
 }
@@ -126,12 +130,12 @@ fn set(proc: &ProcFs, file: &str, words: &str) -> io::Result<()> {
     File::from(file).write_all(words.as_bytes())
 }
 
-/// A file of this thread's, in the proc file system at `proc`.
+/// Opens a file of this thread in the proc file system at `proc`.
 fn open_below(proc: &Path, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
     open_in(&root(proc)?, file, flags)
 }
 
-/// The root of the proc file system at `proc`.
+/// Opens the root of the proc file system at `proc`.
 fn root(proc: &Path) -> io::Result<OwnedFd> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(proc, root, Mode::empty())?;
@@ -146,7 +150,7 @@ fn open_in(root: &OwnedFd, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
     let path = format!("thread-self/{file}");
     loop {
         match openat2(root.as_fd(), &path, flags | OFlags::CLOEXEC, Mode::empty(), how) {
-            // Something was renamed meanwhile, anywhere.
+            // A file was renamed somewhere on the machine during the lookup.
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(Errno::XDEV) => return Err(io::Error::other("something is mounted in /proc")),
             found => return Ok(found?),
@@ -187,7 +191,7 @@ mod tests {
     #[test]
     #[ignore = "needs root"]
     fn a_mount_or_a_magic_link_on_the_way_is_refused() {
-        // In a thread with a mount namespace of its own: what it mounts goes with it.
+        // In a thread with a mount namespace of its own, which is removed with its mounts.
         std::thread::spawn(|| {
             nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
             mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();

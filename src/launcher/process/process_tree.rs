@@ -1,21 +1,22 @@
-//! Who came from whom.
+//! The descendants of a process.
 
 use std::collections::HashSet;
 
-/// Parent and session of a process, and whether it still runs or only waits to be reaped.
+/// Parent and session of a process, and whether it runs or is a zombie.
 struct ProcStat {
     pid: i32,
     parent: i32,
     session: i32,
     alive: bool,
-    /// Its namespaces may be gone already, though it is not dead yet.
+    /// Its namespaces may be released already, although it is not a zombie yet.
     exiting: bool,
 }
 
-/// What the kernel calls it: `PF_EXITING`.
+/// The kernel's flag `PF_EXITING`.
 const EXITING: u32 = 4;
 
-/// `root` and, among `all`, those that descend from it or belong to its session, as far as they are alive.
+/// Returns `root` and those of `all` that descend from it or belong to its session and have not
+/// exited.
 pub fn descendants(root: i32, all: &[i32]) -> Vec<i32> {
     let mut stat: Vec<ProcStat> = all.iter().filter_map(|pid| read(*pid)).collect();
     let mut family = HashSet::from([root]);
@@ -33,24 +34,25 @@ pub fn descendants(root: i32, all: &[i32]) -> Vec<i32> {
     }
 }
 
-/// The parent of a process, if that is still there.
+/// Returns the parent of a process, if the process exists.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     read(pid).map(|stat| stat.parent)
 }
 
-/// Whether a process has ended, or is about to.
+/// Returns whether a process has exited or is exiting.
 #[must_use]
 pub fn is_ending(pid: i32) -> bool {
     read(pid).is_none_or(|stat| stat.exiting || !stat.alive)
 }
 
 fn read(pid: i32) -> Option<ProcStat> {
-    // The name need not be text.
+    // The name may not be UTF-8.
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(pid, &String::from_utf8_lossy(&stat))
 }
 
-/// The name in the second field may hold anything, closing brackets too: count from its last one.
+// The name in the second field may contain anything, also closing brackets: fields count from the
+// last one.
 fn parse(pid: i32, stat: &str) -> Option<ProcStat> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let alive = !matches!(fields.next()?, "Z" | "X");

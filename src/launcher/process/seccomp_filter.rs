@@ -1,9 +1,10 @@
-//! The seccomp filter of a container, and whether the last steps of crisp pass it.
+//! The seccomp filter of a container, and whether it allows the last system calls of crisp.
 //!
-//! A process of a container becomes visible to others in its PID namespace when it is born. So it is born with the filter:
-//! its parent loads it and forks. A filter may refuse that fork, or what the new process does before its program runs. Such a
-//! filter is loaded with a few instructions in front of it that let those calls pass when they have a random token in an
-//! argument that the kernel ignores. The program never learns the token.
+//! A process of a container becomes visible to others in its PID namespace when it is forked. So it
+//! is forked with the filter: its parent loads it and forks. A filter may refuse that fork, or
+//! calls of the new process before its program runs. Then a few instructions are loaded in front of
+//! the filter that allow those calls if they have a random token in an argument that the kernel
+//! ignores. The program never learns the token.
 
 use std::io::{self, Read as _};
 
@@ -14,7 +15,7 @@ const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
 const ACTION: u32 = 0xffff_0000;
 
-/// Offsets of the data that a filter sees.
+/// Offsets of the data that a filter reads.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
@@ -29,7 +30,7 @@ const LOAD: u16 = 0x20;
 const JUMP_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// A filter to be loaded before `calls` are made.
+/// A filter that is loaded before `calls` are made.
 #[derive(Debug, Default)]
 pub(crate) struct SeccompFilter {
     program: Option<Vec<Instruction>>,
@@ -58,7 +59,8 @@ impl SeccompFilter {
     }
 }
 
-/// Instructions that let `call` pass with `token`, and go on behind themselves for all other calls.
+/// Returns instructions that allow `call` with `token`, and continue with the filter for all other
+/// calls.
 fn pass(call: ConfinedCall, token: u64) -> Vec<Instruction> {
     let (number, argument) = call.signature();
     let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or_default();
@@ -76,7 +78,7 @@ fn pass(call: ConfinedCall, token: u64) -> Vec<Instruction> {
     let mut program = Vec::with_capacity(total);
     for (offset, value) in tests {
         program.push(Instruction { code: LOAD, jt: 0, jf: 0, k: offset });
-        // Behind the last instruction, counted from the next one.
+        // The instruction after the last one, counted from the next one.
         let out = u8::try_from(total - program.len() - 1).unwrap_or(u8::MAX);
         program.push(Instruction { code: JUMP_EQUAL, jt: 0, jf: out, k: value });
     }
@@ -84,7 +86,7 @@ fn pass(call: ConfinedCall, token: u64) -> Vec<Instruction> {
     program
 }
 
-/// Whether `program` lets `call` pass without a token.
+/// Returns whether `program` allows `call` without a token.
 fn passes(program: &[Instruction], call: ConfinedCall) -> bool {
     let (number, argument) = call.signature();
     let mut data = [0u32; 16];
@@ -98,7 +100,8 @@ fn passes(program: &[Instruction], call: ConfinedCall) -> bool {
     matches!(evaluate(program, &data).map(|answer| answer & ACTION), Some(ALLOW | LOG))
 }
 
-/// What a filter answers to `data`, the 64 bytes that it sees as words. None for what no filter of the kernel may hold.
+/// Returns the result of a filter for `data`, its 64 bytes as words. `None` for an instruction that
+/// no kernel filter has.
 fn evaluate(program: &[Instruction], data: &[u32; 16]) -> Option<u32> {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0usize;
@@ -165,7 +168,8 @@ mod tests {
         u32::try_from(call.signature().0).unwrap()
     }
 
-    /// What the filter says to a call with its own argument, or another one, and with a token.
+    /// Returns the result of the filter for a call with its own argument, with another one, and
+    /// with a token.
     fn answer(filter: &SeccompFilter, call: ConfinedCall, argument: Option<u32>, token: u64) -> u32 {
         let mut data = [0u32; 16];
         data[0] = number(call);

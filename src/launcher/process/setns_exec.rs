@@ -1,9 +1,10 @@
-//! One more program in a running container. libcontainer's own way loses seccomp and groups, so this is ours.
+//! Runs another program in a running container. libcontainer's way loses seccomp and groups.
 //!
-//! A child of the shim enters the container, all but its PID namespace: no process of the container can see it. It joins the
-//! cgroups, connects the streams, gives up its rights, closes its descriptors and loads the filter. Then it forks: the new
-//! process is born in the PID namespace with nothing that the container does not have, so a container that may trace
-//! others gains nothing by it. The new process is a child of the shim, too.
+//! A child of the shim enters all namespaces of the container except its PID namespace: no process
+//! of the container can see it. It joins the cgroups, connects the streams, drops its rights,
+//! closes its descriptors and loads the filter. Then it forks: the new process begins in the PID
+//! namespace with nothing that the container does not have, so a container that may trace others
+//! gains nothing. The new process is a child of the shim, too.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -36,31 +37,32 @@ use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mount_target::open_in_root;
 use crate::{StepError, step};
 
-/// Who waits for a program, and how.
+/// How a client waits for a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecMode {
-    /// Somebody waits for its end and has it killed, with all it started, when it takes too long.
+    /// ExecSync: the client waits for the exit; on timeout the program and all its descendants are
+    /// killed.
     Sync,
-    /// Somebody looks on, and may hang up.
+    /// Exec: a streaming client, which may disconnect.
     Stream,
-    /// The same, at a terminal.
+    /// Exec with a terminal.
     Terminal,
 }
 
-/// What an exec is connected to; none is `/dev/null`.
+/// The streams of an exec; `None` is `/dev/null`.
 #[derive(Debug, Default)]
 pub struct ExecStdio {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
-    /// Where the master side of its terminal is sent.
+    /// The socket to which the master of its terminal is sent.
     terminal: Option<OwnedFd>,
-    /// Closes when the program runs; before that, tells why it does not.
+    /// Closes when the program runs; before that, it carries the reason why it does not.
     started: Option<OwnedFd>,
 }
 
 impl ExecStdio {
-    /// From the descriptors that came with the ask.
+    /// Takes the descriptors of the request.
     pub fn new(request: &ExecRequest, mode: ExecMode, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
         let mut fds = fds.into_iter();
         let started = Some(started);
@@ -100,33 +102,34 @@ struct ExecCall<'a> {
     program: &'a SiblingPid,
 }
 
-/// Everything that has to come from outside of the container.
+/// Everything that is opened outside of the container.
 struct Prepared {
     process: Process,
     filter: SeccompFilter,
-    /// The files that put a process into the container's cgroups.
+    /// Every `cgroup.procs` of the container's cgroups.
     cgroups: Vec<File>,
-    /// The host's, where a process finds its own files.
+    /// The host's proc file system, where a process finds its own files.
     proc: ProcFs,
     oom_score_adj: i32,
-    /// For a container that has none any more.
+    /// For a container that no longer has one.
     null: OwnedFd,
-    /// The ids of the container, where it has its own.
+    /// The ids of the container, if it has a user namespace.
     ids: Option<UserNs>,
     container: OwnedFd,
     alone: SingleThread,
 }
 
-/// An exec under way.
+/// An exec in progress.
 #[derive(Debug)]
 pub struct ExecProcess {
     /// The process that enters the container and forks.
     pub between: Pid,
-    /// The one that it forks.
+    /// Its child, which executes the program.
     pub program: SiblingPid,
 }
 
-/// Starts `request` in the container whose first process is `init`. Both new processes are children of this one.
+/// Starts `request` in the container whose first process is `init`. Both new processes are children
+/// of this one.
 pub fn exec(
     request: &ExecRequest,
     mode: ExecMode,
@@ -135,7 +138,7 @@ pub fn exec(
     stdio: ExecStdio,
 ) -> Result<ExecProcess, ExecError> {
     let prepared = prepare(dir, mode, init)?;
-    let program = SiblingPid::new().map_err(step("making a page for the pid"))?;
+    let program = SiblingPid::new().map_err(step("allocating a page for the pid"))?;
     let call = ExecCall { request, mode, program: &program };
     let between = sys::fork::fork(prepared.alone, || enter_or_report(call, prepared, stdio));
     Ok(ExecProcess { between: between.map_err(step("forking"))?, program })
@@ -143,8 +146,9 @@ pub fn exec(
 
 /// The part of the OCI configuration that an exec needs.
 ///
-/// Every exec reads the file again, since the shim keeps no OCI configuration: there is one shim per pod, and most
-/// containers never run an exec. Only these fields are parsed; the rest, such as mounts and annotations, is skipped.
+/// Every exec reads the file again, since the shim keeps no OCI configuration: there is one shim
+/// per pod, and most containers never run an exec. Only these fields are parsed; the rest, such as
+/// mounts and annotations, is skipped.
 #[derive(Debug, Deserialize)]
 struct ExecSpec {
     process: Option<Process>,
@@ -193,7 +197,7 @@ fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError>
     })
 }
 
-/// What is done once the filter is loaded.
+/// Returns the system calls that are made after the filter is loaded.
 fn calls(mode: ExecMode) -> &'static [ConfinedCall] {
     match mode {
         ExecMode::Sync => &[ConfinedCall::Fork, ConfinedCall::NewSession, ConfinedCall::BecomeSubreaper],
@@ -202,7 +206,7 @@ fn calls(mode: ExecMode) -> &'static [ConfinedCall] {
     }
 }
 
-/// In the process between: starts the new one, or says why not.
+/// In the intermediate process: starts the new one, or reports why not.
 fn enter_or_report(call: ExecCall<'_>, prepared: Prepared, mut stdio: ExecStdio) -> i32 {
     let Some(started) = stdio.started.take() else { return NOT_RUN };
     match enter(call, prepared, stdio, &started) {
@@ -221,9 +225,10 @@ fn enter(call: ExecCall<'_>, prepared: Prepared, stdio: ExecStdio, started: &Own
     keep.extend(stdio.all().chain(proc.host()).map(|fd| fd.as_fd()));
     sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
     let pid = PreparedPid::new(call.program).map_err(step("keeping the page for the pid"))?;
-    // The new process is in this one's session until it has its own: not in the shim's, which it could signal.
+    // The new process is in this session until it has its own: not in that of the shim, which it
+    // could signal.
     rustix::process::setsid().map_err(step("starting a session"))?;
-    // All this is not for root of a user namespace.
+    // Root of a user namespace cannot do these.
     chown_stdio(&process, ids.as_ref(), &stdio);
     set_score(&proc, oom_score_adj);
     for mut file in cgroups {
@@ -246,8 +251,8 @@ fn enter(call: ExecCall<'_>, prepared: Prepared, stdio: ExecStdio, started: &Own
     Ok(sys::sibling::fork_sibling(alone, filter.token, &pid, child).map_err(step("forking in the container"))?)
 }
 
-/// Enters all namespaces but that of processes, into which only children are born. With `inside` the container is in a user
-/// namespace, whose root may do less than this process still can.
+/// Enters all namespaces except the PID namespace, which only children enter. With `inside`, the
+/// container has a user namespace, whose root may do less than this process still can.
 fn enter_namespaces(container: &OwnedFd, inside: Option<&Process>) -> Result<(), ExecError> {
     let entering = "entering the container's namespaces";
     let Some(process) = inside else {
@@ -258,7 +263,7 @@ fn enter_namespaces(container: &OwnedFd, inside: Option<&Process>) -> Result<(),
     Ok(create_user_ns::become_root().map_err(step(entering))?)
 }
 
-/// Gives the streams to the container's user, by the ids that it has on the host.
+/// Gives the streams to the container's user, with its ids on the host.
 fn chown_stdio(process: &Process, ids: Option<&UserNs>, stdio: &ExecStdio) {
     let (uid, gid) = (process.user().uid(), process.user().gid());
     let host = match ids {
@@ -268,19 +273,21 @@ fn chown_stdio(process: &Process, ids: Option<&UserNs>, stdio: &ExecStdio) {
     let Some((uid, gid)) = host else { return };
     let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
     for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().flatten() {
-        // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
+        // Fails for files that the client opened on a read-only file system: the program then
+        // cannot reopen them.
         rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
     }
 }
 
-/// The container's own warning told of it already, where it is not possible.
+/// Sets the OOM score. A failure was reported as a warning when the container was created.
 fn set_score(proc: &ProcFs, score: i32) {
     let Some(proc) = proc.host() else { return };
     let file = rustix::fs::openat(proc, "self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     file.map(|fd| set_oom_score(File::from(fd), score)).ok();
 }
 
-/// The container's `/dev/null`, unless it has made something else of it: so its first process has it, too.
+/// Opens the container's `/dev/null`, unless the container replaced it: its first process has it,
+/// too.
 fn own_null(proc: &ProcFs) -> Option<OwnedFd> {
     let found = open_in_root(Path::new("/dev/null")).ok()?;
     if !is_null(&found).ok()? {
@@ -298,14 +305,15 @@ fn connect(null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
     Ok(())
 }
 
-/// Opens a terminal in the container, hands its master side out, and makes the other the standard streams.
+/// Opens a terminal in the container, sends its master, and connects the standard streams to its
+/// slave.
 fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
     let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
     sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
     Ok(console::connect(&slave).map_err(step("connecting the terminal"))?)
 }
 
-/// In the new process: becomes the program, or says why not.
+/// In the new process: executes the program, or reports why not.
 fn run(call: ExecCall<'_>, process: &Process, filter: &SeccompFilter, started: &OwnedFd) -> i32 {
     let words = match settle(call.mode, filter) {
         Ok(()) => execute_first(process, &call.request.args).to_string(),

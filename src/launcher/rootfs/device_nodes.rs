@@ -1,7 +1,7 @@
-//! The device nodes of a container in a user namespace, where none can be made.
+//! The device nodes of a container in a user namespace, which cannot create any.
 //!
-//! They are made on the host's side, in a file system that is attached nowhere afterwards, and each is mounted in its
-//! place. Unlike a node of the host's that is mounted, such a one has the mode and the owner asked for.
+//! The launcher creates them on the host, in a file system that is then detached, and mounts each
+//! at its path. Unlike a mounted node of the host, such a node has the requested mode and owner.
 
 use std::ffi::CString;
 use std::io;
@@ -18,16 +18,16 @@ use crate::rootfs::mounts::PreparedMount;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    #[error("making device nodes: {0}")]
+    #[error("creating device nodes: {0}")]
     Place(io::Error),
     #[error("device {path}: {source}")]
     Node { path: PathBuf, source: io::Error },
-    #[error("device {0}: there is no node of this kind or number")]
+    #[error("device {0}: not a valid type and number of a device")]
     Kind(PathBuf),
 }
 
-/// Makes the nodes, with owners by `ids`. `spare` is an empty directory, which is mounted over meanwhile. They come first
-/// of all mounts.
+/// Creates the nodes, with owners mapped by `ids`. `spare` is an empty directory, which is mounted
+/// over temporarily. The nodes are attached before all other mounts.
 pub(crate) fn prepare(
     devices: &[LinuxDevice],
     ids: &UserNs,
@@ -68,7 +68,7 @@ fn identity(device: &LinuxDevice) -> Option<(FileType, Dev)> {
 
 fn create(file: &Path, kind: FileType, number: Dev, device: &LinuxDevice, ids: &UserNs) -> rustix::io::Result<()> {
     mknodat(CWD, file, kind, Mode::empty(), number)?;
-    // Who is nobody in the container stays so.
+    // An owner without a mapping stays without one.
     let uid = ids.uid(device.uid().unwrap_or(0)).map(Uid::from_raw);
     let gid = ids.gid(device.gid().unwrap_or(0)).map(Gid::from_raw);
     chownat(CWD, file, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;

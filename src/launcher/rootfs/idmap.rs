@@ -1,4 +1,4 @@
-//! The ids of a container and of its mounts, as its OCI configuration tells them.
+//! The ids of a container and of its mounts, from its OCI configuration.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,13 +10,14 @@ use sys::mount::{Reach, map_ids};
 
 use crate::namespaces::create_user_ns;
 
-/// The ids of a container that has a user namespace.
+/// Returns the ids of a container that has a user namespace.
 pub(crate) fn of_container(spec: &Spec) -> Option<UserNs> {
     let linux = spec.linux().as_ref()?;
     of_namespaces(linux.namespaces().as_deref(), linux.uid_mappings().as_deref(), linux.gid_mappings().as_deref())
 }
 
-/// Returns the ids of a container whose OCI configuration has these fields, if it has a user namespace.
+/// Returns the ids of a container whose OCI configuration has these fields, if it has a user
+/// namespace.
 pub(crate) fn of_namespaces(
     namespaces: Option<&[LinuxNamespace]>,
     uids: Option<&[LinuxIdMapping]>,
@@ -33,11 +34,11 @@ fn ids(uids: Option<&[LinuxIdMapping]>, gids: Option<&[LinuxIdMapping]>) -> User
     UserNs { uids: lines(uids), gids: lines(gids) }
 }
 
-/// User namespaces that stand for the ids of mounts: the container's own, and those that are made for the others.
+/// User namespaces with the ids of mounts: the container's own, and those created for other ids.
 #[derive(Debug, Default)]
 pub(crate) struct IdMaps(Vec<(UserNs, OwnedFd)>);
 
-/// How much of a tree of mounts has the ids asked for.
+/// The mounts of a tree that got the requested ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mapped {
     All,
@@ -49,8 +50,8 @@ impl IdMaps {
         Self(vec![(ids, namespace)])
     }
 
-    /// Shows the files of a tree of mounts under the ids that `mount` asks for. Where not all that is mounted below can be
-    /// shown so, only the top is, as with the peers.
+    /// Maps the ids of a tree of mounts as `mount` requests. If a mount below the top cannot be
+    /// mapped, only the top is, as with containerd and CRI-O.
     pub(crate) fn map(&mut self, mount: &Mount, tree: impl AsFd, reach: Reach) -> io::Result<Mapped> {
         let Some(ids) = self.of_mount(mount)? else { return Ok(Mapped::All) };
         if reach == Reach::Tree && map_ids(&tree, ids, Reach::Tree).is_ok() {
@@ -60,7 +61,7 @@ impl IdMaps {
         Ok(if reach == Reach::Tree { Mapped::TopAlone } else { Mapped::All })
     }
 
-    /// The user namespace for `mount`; none where its ids are those of its files.
+    /// Returns the user namespace for `mount`, or `None` if its files keep their ids.
     pub(crate) fn of_mount(&mut self, mount: &Mount) -> io::Result<Option<BorrowedFd<'_>>> {
         let wanted = ids(mount.uid_mappings().as_deref(), mount.gid_mappings().as_deref());
         if wanted.uids.is_empty() && wanted.gids.is_empty() {

@@ -1,8 +1,9 @@
-//! Mounts that show an image: all its layers as one, or a file or directory among them, never to be written.
+//! Mounts of images, read-only: all layers merged, or one file or directory of them.
 //!
-//! Made in the launcher's own mount namespace, so none of it is ever seen on the host, and taken from there as detached
-//! mounts for [`crate::stage`] to put in their places. Each container has an overlay of its own, also for an image of
-//! one layer: with the layer itself, two containers would share its FIFOs, sockets and file locks.
+//! Created in the launcher's mount namespace, so never visible on the host, and passed on as
+//! detached mounts for [`crate::rootfs::mounts`] to attach. Each container has an overlay of its
+//! own, also for an image with one layer: two containers that mount the layer itself would share
+//! its FIFOs, sockets and file locks.
 
 use std::fmt::Write as _;
 use std::io;
@@ -68,8 +69,8 @@ impl ImageMounts<'_> {
     }
 }
 
-/// Returns a detached mount of the path in the image, and whether that is a directory. `above` is the directory with all
-/// layers.
+/// Returns a detached mount of the path in the image, and whether that is a directory. `above` is
+/// the directory with all layers.
 fn mount_image(
     above: &Path,
     source: ImageSource<'_>,
@@ -100,7 +101,7 @@ fn take(root: &Path, path: &Path) -> io::Result<(OwnedFd, bool)> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let found = loop {
         match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
-            // Something was renamed meanwhile, anywhere.
+            // A file was renamed somewhere on the machine during the lookup.
             Err(Errno::AGAIN | Errno::INTR) => {}
             found => break found?,
         }

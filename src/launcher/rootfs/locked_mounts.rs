@@ -1,9 +1,10 @@
 //! Mounts that root of a user namespace cannot undo.
 //!
-//! Who may mount in a mount namespace may change the flags of a mount there, unless the kernel locked them: so a container
-//! with `CAP_SYS_ADMIN` could write to a volume that is to be read only, under the ids of the host where they are mapped. The
-//! kernel locks what a mount namespace of a user namespace is made with, and copies of it stay so. So a child makes such a
-//! namespace, for the moment that it takes to copy them.
+//! A process that may mount in a mount namespace may change the flags of a mount there, unless the
+//! kernel locked them: a container with `CAP_SYS_ADMIN` could write to a read-only volume, with the
+//! ids of the host if they are mapped. The kernel locks the mounts with which a mount namespace of
+//! a user namespace is created, and copies keep the lock. So a child creates such a namespace while
+//! the mounts are copied.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +19,9 @@ use sys::fork::SingleThread;
 use crate::namespaces::create_user_ns;
 use crate::rootfs::mounts::{PreparedMount, attach};
 
-/// Puts a locked copy in the place of each mount of `staged`, for containers in the user namespace `user`. `spare` is an
-/// empty directory, which is mounted over meanwhile. Only in a mount namespace of one's own.
+/// Replaces each mount of `staged` by a locked copy, for containers in the user namespace `user`.
+/// `spare` is an empty directory, which is mounted over temporarily. Requires an own mount
+/// namespace.
 pub(crate) fn lock(staged: &mut [PreparedMount], user: BorrowedFd<'_>, spare: &Path) -> io::Result<()> {
     let mut trees: Vec<_> = staged.iter_mut().flat_map(PreparedMount::trees).collect();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -55,7 +57,8 @@ fn lock_at(trees: &mut [(&mut OwnedFd, bool)], user: BorrowedFd<'_>, place: &Pat
     received
 }
 
-/// In the child. It finds the mounts from its working directory, since nobody lets root of a user namespace pass on the way there.
+/// Runs in the child. It finds the mounts from its working directory, since root of a user
+/// namespace cannot enter the path.
 fn send_copies(count: usize, user: BorrowedFd<'_>, place: &Path, to: &OwnedFd) -> io::Result<()> {
     rustix::process::chdir(place)?;
     setns(user, CloneFlags::CLONE_NEWUSER)?;
@@ -75,6 +78,6 @@ fn receive(from: &OwnedFd) -> io::Result<OwnedFd> {
         Some((n, mut fds)) => {
             fds.pop().ok_or_else(|| io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned()))
         }
-        None => Err(io::Error::other("the process that locks them ended without a word")),
+        None => Err(io::Error::other("the process that locks them exited without a message")),
     }
 }

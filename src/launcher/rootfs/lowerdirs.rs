@@ -1,4 +1,4 @@
-//! The way to an image's layers, as they are or under other ids.
+//! Enters the directory of all layers, with their ids or with mapped ones.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,16 +10,17 @@ use sys::mount::{Reach, detach_copy, map_ids};
 
 use crate::rootfs::mounts::attach;
 
-/// The layers are the working directory, so that mount options, which are limited to one page, can name them shortly.
+/// The layers directory as working directory, so that mount options, limited to one page, can use
+/// short relative names.
 #[derive(Debug)]
 #[must_use = "the layers are to be left"]
 pub struct LowerdirGuard<'a> {
-    /// Where they are mounted under other ids.
+    /// Where it is mounted with mapped ids.
     shown: Option<&'a Path>,
 }
 
-/// Enters the directory of all layers. With `ids`, by way of a mount at `spare` that shows them under these: an overlay of
-/// layers found there shows their files so too. Only in a mount namespace of one's own.
+/// Enters the directory of all layers. With `ids`, it is mounted at `spare` with these ids: an
+/// overlay of layers found there has them too. Requires an own mount namespace.
 pub fn enter<'a>(layers: &Path, ids: Option<BorrowedFd<'_>>, spare: &'a Path) -> io::Result<LowerdirGuard<'a>> {
     let Some(ids) = ids else {
         rustix::process::chdir(layers)?;
@@ -34,8 +35,8 @@ pub fn enter<'a>(layers: &Path, ids: Option<BorrowedFd<'_>>, spare: &'a Path) ->
 }
 
 impl LowerdirGuard<'_> {
-    /// Goes back to the root. Nothing else may be mounted at the spare place any more; what was made of the layers keeps
-    /// them.
+    /// Returns to the root. No other mount may be left at the spare directory; overlays keep the
+    /// layers that they use.
     pub fn leave(self) -> io::Result<()> {
         rustix::process::chdir("/")?;
         match self.shown {

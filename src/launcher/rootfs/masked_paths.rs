@@ -1,6 +1,7 @@
-//! Paths that a container is not to see, or not to write: after all mounts, so that they are found in volumes too.
+//! Masked and read-only paths. Applied after all mounts, so that they are found in volumes too.
 //!
-//! libcontainer does this before the volumes are there, and takes more than the right to write from what is to be read only.
+//! libcontainer does this before volumes are mounted, and a read-only path loses more than write
+//! access.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,7 @@ use crate::rootfs::mount_target::{is_root, open_in_root};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MaskError {
-    #[error("hiding {path}: {source}")]
+    #[error("masking {path}: {source}")]
     Hide { path: PathBuf, source: io::Error },
     #[error("making {path} read-only: {source}")]
     ReadOnly { path: PathBuf, source: io::Error },
@@ -26,12 +27,13 @@ pub(crate) enum MaskError {
     Null(io::Error),
 }
 
-/// What lies over a hidden file: the container's own, since whoever may change its rights there changes nothing of the host's.
+/// The file that covers a masked file: the container's own, since a change of its mode must not
+/// change a file of the host.
 #[derive(Debug)]
 pub(crate) struct NullDevice(OwnedFd);
 
 impl NullDevice {
-    /// To be opened while all of `/dev` is still as it was made.
+    /// Opens it. Must run before the container can change `/dev`.
     pub(crate) fn open() -> Result<Self, MaskError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let null = rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(|e| MaskError::Null(e.into()))?;
@@ -43,14 +45,14 @@ impl NullDevice {
     }
 }
 
-/// Whether what was found is the null device.
+/// Returns whether the found file is the null device.
 pub(crate) fn is_null(found: &OwnedFd) -> rustix::io::Result<bool> {
     let stat = fstat(found)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
         && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3))
 }
 
-/// Covers what is there; what is not needs no cover. `label` is the SELinux label of the container's files.
+/// Covers the paths that exist. `label` is the SELinux label of the container's files.
 pub(crate) fn apply(
     masked: &[String],
     readonly: &[String],
@@ -73,7 +75,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// What `path` leads to inside the root.
+/// Opens the file that `path` leads to inside the root.
 fn find(path: &Path) -> io::Result<Option<OwnedFd>> {
     match open_in_root(path) {
         Ok(found) if is_root(&found)? => Err(io::Error::other("it is the root")),
@@ -96,7 +98,7 @@ fn mask(found: OwnedFd, null: &NullDevice, label: Option<&str>, propagation: &mu
     propagation.attach(over, found)
 }
 
-/// The null device, which cannot be changed by this name.
+/// The null device, which cannot be changed through this mount.
 fn nothing(null: &NullDevice) -> io::Result<OwnedFd> {
     let over = copy(&null.0, OpenTreeFlags::empty())?;
     let attributes = Attributes { set: RDONLY | NOSUID | NOEXEC, clear: 0, propagation: PRIVATE };
@@ -109,7 +111,7 @@ fn copy(what: impl AsFd, more: OpenTreeFlags) -> io::Result<OwnedFd> {
     Ok(open_tree(what, "", flags | more)?)
 }
 
-/// A directory with nothing in it, for ever.
+/// Returns a directory that stays empty.
 fn empty(label: Option<&str>) -> io::Result<OwnedFd> {
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_flag(&fs, "ro")?;

@@ -8,20 +8,21 @@ use sys::mount::{
     STRICTATIME, set_attributes,
 };
 
-/// An option that crisp does not know is refused: ignoring it could open what it was to close.
+/// An option that crisp does not know. It is refused, since ignoring it could allow what it
+/// forbids.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("unknown mount option {0:?}")]
 pub struct UnknownOption(String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MountOptions {
-    /// Of the mount itself.
+    /// Flags of the mount itself.
     pub(crate) top: Attributes,
-    /// Of the mount and all below it.
+    /// Flags of the mount and all mounts below it.
     pub(crate) tree: Attributes,
-    /// How much of the source is taken.
+    /// Whether the mounts below the source are mounted too.
     pub(crate) reach: Reach,
-    /// Handed to the file system.
+    /// Options for the file system.
     pub(crate) data: Vec<(String, Option<String>)>,
 }
 
@@ -56,7 +57,7 @@ impl MountOptions {
         Ok(read)
     }
 
-    /// With the SELinux label of the container's files, unless there is one already.
+    /// Adds the SELinux label of the container's files, unless the options have one.
     pub(crate) fn labelled(mut self, label: Option<&str>) -> Self {
         if let Some(label) = label
             && !self.data.iter().any(|(key, _)| key == "context")
@@ -66,7 +67,7 @@ impl MountOptions {
         self
     }
 
-    /// Changes the mount behind `mount`, and those below it.
+    /// Changes the attributes of `mount`, and of the mounts below it.
     pub(crate) fn apply(&self, mount: &OwnedFd) -> io::Result<()> {
         for (attributes, reach) in [(self.tree, Reach::Tree), (self.top, Reach::Top)] {
             if attributes != Attributes::default() {
@@ -76,13 +77,13 @@ impl MountOptions {
         Ok(())
     }
 
-    /// The propagation wished for, from either form.
+    /// Returns the requested propagation, from either form.
     pub(crate) fn propagation(&self) -> u64 {
         self.tree.propagation | self.top.propagation
     }
 }
 
-/// Adds what has the same name for a mount alone and, with an `r` before it, for all below it too.
+/// Adds an attribute for the mount alone, or with the prefix `r` for all mounts below it too.
 fn restrict(attributes: &mut Attributes, word: &str) -> bool {
     let (set, clear) = match word {
         "nosuid" => (NOSUID, 0),

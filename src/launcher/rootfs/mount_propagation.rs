@@ -1,8 +1,10 @@
-//! Mounting into volumes that tell the host of their mounts, without telling it of these.
+//! Mounts into volumes with bidirectional propagation, without propagating these mounts to the
+//! host.
 //!
-//! A volume with mounts in both directions is in one group with the host's own mount. Whatever crisp puts into it for the
-//! container, its `/etc/hosts` or `/sys/fs/cgroup` among them, would be put over the host's as well, and stay there. So such a
-//! mount leaves its group before the first thing is put into it, and joins it again after the last. Linux 5.15 can do that.
+//! Such a volume is in one peer group with the host's mount. Everything that crisp mounts in it for
+//! the container, such as `/etc/hosts` or `/sys/fs/cgroup`, would be mounted on the host as well,
+//! and stay there. So the volume leaves its group before the first of these mounts and joins it
+//! again after the last. Requires Linux 5.15.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,12 +19,13 @@ use sys::mount::{Attributes, PRIVATE, Reach, set_attributes};
 use crate::rootfs::mount_target::open_in_root;
 use crate::rootfs::mounts::attach;
 
-/// The mounts that have left their groups for now.
+/// The mounts that have left their peer groups temporarily.
 #[derive(Debug)]
 pub(crate) struct PropagationGuard {
-    /// Whether there can be any: to ask the kernel each time would take longer than to mount.
+    /// Whether there can be any: a query of the kernel per mount would take longer than the mount.
     any: bool,
-    /// The host's proc file system, for a process that is not in the PID namespace of the one at `/proc`.
+    /// The host's proc file system, for a process that is not in the PID namespace of the one at
+    /// `/proc`.
     proc: Option<OwnedFd>,
     separated: Vec<SeparatedMount>,
 }
@@ -30,7 +33,7 @@ pub(crate) struct PropagationGuard {
 #[derive(Debug)]
 struct SeparatedMount {
     mount: OwnedFd,
-    /// Another mount of its group, attached nowhere.
+    /// Another mount of its group, detached.
     group: OwnedFd,
 }
 
@@ -40,12 +43,12 @@ impl PropagationGuard {
         Ok(Self { any, proc, separated: Vec::new() })
     }
 
-    /// Whether `mount` tells others of what is mounted in it.
+    /// Returns whether `mount` propagates mounts.
     pub(crate) fn has(mount: &Mount) -> bool {
         mount.options().iter().flatten().any(|option| matches!(option.as_str(), "shared" | "rshared"))
     }
 
-    /// Puts `mount` onto `place`, for the container alone.
+    /// Attaches `mount` at `place`, in the container only.
     pub(crate) fn attach(&mut self, mount: impl AsFd, place: OwnedFd) -> io::Result<()> {
         if self.any {
             self.leave_peer_group(&place)?;
@@ -58,8 +61,7 @@ impl PropagationGuard {
         let Some(point) = self.shared_at(id)? else { return Ok(()) };
         let mount = open_in_root(&point)?;
         if mount_id(&mount)? != id {
-            let words =
-                format!("what is mounted at {} is told to the host, and something lies over it", point.display());
+            let words = format!("mounts at {} propagate to the host, and another mount covers it", point.display());
             return Err(io::Error::other(words));
         }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -69,9 +71,10 @@ impl PropagationGuard {
         Ok(())
     }
 
-    /// Where the mount `id` is, if mounts made there propagate to others of its peer group.
+    /// Returns the mount point of `id`, if mounts created there propagate to other members of its
+    /// peer group.
     fn shared_at(&self, id: u64) -> io::Result<Option<PathBuf>> {
-        // Not all names in it need be text.
+        // Some names in it may not be UTF-8.
         let mut table = Vec::new();
         let mut file = match &self.proc {
             Some(proc) => File::from(openat(proc, "self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
@@ -82,7 +85,7 @@ impl PropagationGuard {
         Ok(table.lines().find_map(|line| shared(line, id)))
     }
 
-    /// Brings all of them back into their groups.
+    /// Puts all of them back into their groups.
     pub(crate) fn rejoin_peer_group(self) -> io::Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_SET_GROUP
             | MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
@@ -105,7 +108,7 @@ fn shared(line: &str, id: u64) -> Option<PathBuf> {
     (is_it && groups.any(|group| group.starts_with("shared:"))).then(|| unescape(fields.get(4).copied().unwrap_or("/")))
 }
 
-/// Blanks and the like are written as three octal digits.
+/// Decodes blanks and similar characters, which are written as three octal digits.
 fn unescape(text: &str) -> PathBuf {
     use std::os::unix::ffi::OsStringExt as _;
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());

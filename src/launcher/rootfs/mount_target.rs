@@ -1,4 +1,5 @@
-//! Finds and creates mount targets inside the container's root, by descriptor: no symbolic link leads out of it.
+//! Finds and creates mount targets inside the container's root, by descriptor: no symbolic link
+//! leads out of it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,8 +12,8 @@ use rustix::io::Errno;
 
 use super::mounts::MountError;
 
-/// Nothing may cover the root, or lie over the kernel's own view of processes but for single files that some
-/// lxcfs-like tools replace.
+/// Refuses a mount that covers the root or the kernel's proc file system. Single files of proc are
+/// allowed, as tools such as lxcfs replace them.
 pub(super) fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), MountError> {
     const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
     let forbidden = || MountError::Forbidden(target.to_owned());
@@ -25,7 +26,7 @@ pub(super) fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), MountError> {
     if kind == rustix::fs::PROC_SUPER_MAGIC && !replaceable { Err(forbidden()) } else { Ok(()) }
 }
 
-/// By what was found, not by its name: a link of the image may lead to the root.
+/// Compares the found directory, not its name: a link of the image may lead to the root.
 pub(crate) fn is_root(found: &OwnedFd) -> io::Result<bool> {
     let identity = |fd: &OwnedFd| {
         let flags = StatxFlags::INO | StatxFlags::MNT_ID;
@@ -34,8 +35,9 @@ pub(crate) fn is_root(found: &OwnedFd) -> io::Result<bool> {
     Ok(identity(&open_in_root(Path::new("/"))?)? == identity(found)?)
 }
 
-/// How often a look at a path is begun anew. The kernel gives up where a path leads upwards and anything on the machine is
-/// renamed or mounted meanwhile; a neighbour who does nothing else can cause some of that, never so many in a row.
+/// How often a path lookup is repeated. The kernel gives up if a path leads upwards and any file on
+/// the machine is renamed or mounted at the same time. Another container can cause some of these
+/// errors, but not this many in sequence.
 const LOOKS_MAX: usize = 10_000;
 
 /// Opens `path` in the current root, never through the magic links of a proc file system.
@@ -53,11 +55,11 @@ pub(crate) fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
     Err(Errno::AGAIN.into())
 }
 
-/// As many links as the kernel itself would follow.
+/// The number of links that the kernel follows, too.
 const LINKS_MAX: usize = 40;
 
-/// The target, made as a directory or an empty file where it is missing. A link of the image's that leads to nothing is
-/// followed, inside the root, and what it names is made.
+/// Opens the target, and creates it as a directory or an empty file if it is missing. A link of the
+/// image to a missing file is followed inside the root, and its target is created.
 pub(crate) fn find_or_create(path: &Path, directory: bool) -> io::Result<OwnedFd> {
     make(path, directory, LINKS_MAX)
 }
@@ -84,7 +86,8 @@ fn make(path: &Path, directory: bool, links: usize) -> io::Result<OwnedFd> {
         Err(rustix::io::Errno::EXIST) if links > 0 => {
             let target = rustix::fs::readlinkat(&above, name, Vec::new())?;
             let target = Path::new(OsStr::from_bytes(target.as_bytes()));
-            // Joining an absolute one gives that one; either is looked up from the root of the container again.
+            // An absolute target replaces the path; both are resolved from the container's root
+            // again.
             make(&parent.join(target), directory, links - 1)
         }
         Err(errno) => Err(errno.into()),

@@ -1,9 +1,10 @@
 //! The mount stage: volumes, shared memory, cgroups.
 //!
-//! It has two halves. [`prepare`] runs on the host's side, before the container's namespaces exist: every source is
-//! opened there as a detached mount with its attributes. [`settle`] runs in the container, in its root ([`crate::gate`] has it run before the first process is there):
-//! every target is found there by descriptor, so that no link or rename in the image or in a shared volume can lead a
-//! mount out of the root, and the detached mount is put onto it.
+//! It has two halves. [`MountSources`] runs on the host, before the container's namespaces exist:
+//! it opens every source as a detached mount with its attributes. [`attach_in_root`] runs in the
+//! container's root, after libcontainer entered it or by the gatekeeper
+//! ([`crate::launch::hook_gate`]): it finds every target by descriptor, so that no link or rename
+//! in the image or in a shared volume leads a mount out of the root, and attaches the mount there.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,16 +42,16 @@ pub enum MountError {
     NoIds { target: PathBuf, from: PathBuf },
     #[error("mount at {target}: its source is {source_kind}, the target is {target_kind}")]
     Kind { target: PathBuf, source_kind: &'static str, target_kind: &'static str },
-    #[error("mount at {0}: nothing may be mounted there")]
+    #[error("mount at {0}: mounts are not allowed there")]
     Forbidden(PathBuf),
     #[error("making the root read-only: {0}")]
     Root(io::Error),
 }
 
-/// A mount on its way into the container.
+/// A mount that is to be attached in the container.
 #[derive(Debug)]
 pub(crate) struct PreparedMount {
-    /// When its turn is among all of them.
+    /// Its position in the order of all mounts.
     turn: usize,
     target: PathBuf,
     what: MountKind,
@@ -61,7 +62,7 @@ impl PreparedMount {
         Self { turn, target, what: MountKind::Tree { mount, directory } }
     }
 
-    /// The mounts that came from the host, and whether each is of a directory.
+    /// Returns the mounts that came from the host, and whether each is of a directory.
     pub(crate) fn trees(&mut self) -> Vec<(&mut OwnedFd, bool)> {
         match &mut self.what {
             MountKind::Tree { mount, directory } => vec![(mount, *directory)],
@@ -71,7 +72,7 @@ impl PreparedMount {
     }
 }
 
-/// The type of a mount that shows an image, which [`crate::image_mount`] prepares.
+/// The type of a mount of an image, which [`crate::rootfs::image_mount`] prepares.
 pub(crate) const IMAGE: &str = "image";
 
 #[derive(Debug)]
@@ -80,14 +81,14 @@ enum MountKind {
         mount: OwnedFd,
         directory: bool,
     },
-    /// Made inside the container, whose root it belongs to.
+    /// Created inside the container's root.
     Tmpfs(MountOptions),
     CgroupV1 {
         controllers: Vec<(CgroupMount, OwnedFd)>,
         above: MountOptions,
         readonly: bool,
     },
-    /// Can only be made inside the container's cgroup namespace.
+    /// Created inside the container's cgroup namespace.
     CgroupV2 {
         readonly: bool,
     },
@@ -161,7 +162,8 @@ fn bind(
     Ok(MountKind::Tree { mount: tree, directory })
 }
 
-/// The kernel does not say why, but there are few reasons.
+/// Returns the error of a refused id mapping. The kernel does not give the reason, but there are
+/// few.
 pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> MountError {
     let (target, from) = (target.to_owned(), from.to_owned());
     match source.kind() {
@@ -170,11 +172,12 @@ pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> Moun
     }
 }
 
-/// Whether mounts under `path` are told to others (`shared`), or at least come in from others.
+/// Returns whether mounts under `path` propagate to other mounts (`shared`), or at least arrive
+/// from others.
 fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
     let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
     let id = stat.stx_mnt_id.to_string();
-    // Not all names in it need be text.
+    // Some names in it may not be UTF-8.
     let table = std::fs::read("/proc/self/mountinfo")?;
     let table = String::from_utf8_lossy(&table);
     let line = table.lines().find(|line| line.split(' ').next() == Some(&id));
@@ -185,7 +188,7 @@ fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
 fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let step = |source: rustix::io::Errno| MountError::Step {
         target: target.to_owned(),
-        step: "making a tmpfs",
+        step: "creating a tmpfs",
         source: source.into(),
     };
     let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step)?;
@@ -225,7 +228,7 @@ fn cgroup_v1(
     Ok(MountKind::CgroupV1 { controllers, above: cgroup_tmpfs().labelled(label), readonly })
 }
 
-/// What the controllers' directories of version 1 are shown in.
+/// The options of the tmpfs that has the directories of v1 controllers.
 fn cgroup_tmpfs() -> MountOptions {
     let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
     MountOptions {
@@ -236,7 +239,7 @@ fn cgroup_tmpfs() -> MountOptions {
     }
 }
 
-/// Puts everything in its place. Runs in the container, as root, after it entered its root.
+/// Attaches all mounts. Runs in the container, as root, after it entered its root.
 pub(crate) fn attach_in_root(staged: &[PreparedMount], propagation: &mut PropagationGuard) -> Result<(), MountError> {
     let mut in_turn: Vec<&PreparedMount> = staged.iter().collect();
     in_turn.sort_by_key(|one| one.turn);
@@ -275,11 +278,12 @@ pub(crate) fn attach_in_root(staged: &[PreparedMount], propagation: &mut Propaga
     Ok(())
 }
 
-/// The kernel mounts only a directory on a directory, and says no more than that the argument is invalid.
+/// Compares the file types, since the kernel reports only EINVAL if a directory and a file are
+/// mounted on each other.
 fn same_kind(target: &Path, directory: bool, onto: &OwnedFd) -> Result<(), MountError> {
     let step = |source: rustix::io::Errno| MountError::Step {
         target: target.to_owned(),
-        step: "looking at the target",
+        step: "checking the target",
         source: source.into(),
     };
     let mode = rustix::fs::fstat(onto).map_err(step)?.st_mode;
@@ -291,7 +295,7 @@ fn same_kind(target: &Path, directory: bool, onto: &OwnedFd) -> Result<(), Mount
     Err(MountError::Kind { target: target.to_owned(), source_kind: kind(directory), target_kind: kind(found) })
 }
 
-/// Makes the container's root read-only, after all that had to be made in it.
+/// Makes the container's root read-only, after everything is created in it.
 pub(crate) fn seal_root() -> Result<(), MountError> {
     let root = open_in_root(Path::new("/")).map_err(MountError::Root)?;
     let attributes = Attributes { set: sys::mount::RDONLY, ..Attributes::default() };
