@@ -1,8 +1,8 @@
-//! How the shim is linked.
+//! Sets linker options of the shim.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // At a fixed place in memory: pages that name others of the program are the same in every process then, so all shims
-    // share them. Moved about, each would have some 270 kB of its own, and change them one by one as it starts.
+    // Linked at a fixed address: relocated pages would differ in every process, and each shim would
+    // have about 270 kB of private memory and relocate it at its start.
     println!("cargo::rustc-link-arg-bins=-no-pie");
 }

@@ -1,12 +1,13 @@
-//! `crisp-shim`: one process per pod. It holds the pod's namespaces, launches containers, writes their logs, reaps their
-//! processes and records their exit codes. It outlives the daemon.
+//! `crisp-shim`: one process per pod. It holds the pod's namespaces, launches containers, writes
+//! their logs, reaps their processes and records their exit codes. It outlives the daemon.
 //!
-//! The shim has one thread and one event loop ([`server`]). Containers are created by a child process of the shim, and
-//! processes inside them are started, by the crate `launcher`. [`pod`] creates the pod's namespaces; the shim itself never
-//! enters a user namespace.
+//! The shim has one thread and one event loop ([`server`]). Containers are created by a child
+//! process of the shim, and processes inside them are started, by the crate `launcher`. [`pod`]
+//! creates the pod's namespaces; the shim itself never enters a user namespace.
 //!
-//! The daemon starts the shim with a listening socket as standard input. libcontainer starts it as a hook that waits
-//! (`launcher::launch::hook_gate`). With the argument `probe` it reports what this host supports ([`probe`]).
+//! The daemon starts the shim with a listening socket as standard input. libcontainer starts it as
+//! a hook that waits (`launcher::launch::hook_gate`). With the argument `probe` it reports what
+//! this host supports ([`probe`]).
 #![forbid(unsafe_code)]
 
 mod pod;
@@ -32,22 +33,22 @@ fn main() -> ExitCode {
     match prepare().and_then(|(listener, signals)| server::Shim::new(listener, signals).run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            launcher::log(format_args!("ended: {error}"));
+            launcher::log(format_args!("exited: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Makes this process fit to stand over a pod.
+/// Prepares this process to be the parent of a pod's processes.
 fn prepare() -> io::Result<(OwnedFd, SignalFd)> {
     let listener = io::stdin().as_fd().try_clone_to_owned()?;
     let null = std::fs::File::open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::thread::set_name(c"crisp-shim")?;
-    // Fails for a process that leads its group already, which is as good.
+    // Fails for the leader of a process group, which needs no new session.
     rustix::process::setsid().ok();
     sys::keyring::join_private()?;
-    // Where the quota of keys is used up, the processes of containers inherit it.
+    // If the quota of keys is used up, the processes of containers inherit this keyring.
     if let Err(error) = sys::keyring::lock() {
         launcher::log(format_args!("locking the session keyring: {error}"));
     }
@@ -61,8 +62,8 @@ fn prepare() -> io::Result<(OwnedFd, SignalFd)> {
     Ok((listener, signals))
 }
 
-/// Every signal but those of a fault in the shim's own instructions, which a blocked signal would only hide: a pod does not
-/// end because its shim was signalled.
+/// Returns all signals except those of a fault in the shim's own instructions, which blocking would
+/// hide. A signal to the shim does not end the pod.
 fn signals_taken() -> SigSet {
     let mut taken = SigSet::all();
     for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGTRAP, Signal::SIGSYS] {

@@ -1,7 +1,8 @@
-//! Whether this host can run pods with user namespaces: tried, not guessed from versions.
+//! Tests whether this host can run pods with user namespaces.
 //!
-//! `crisp-shim probe DIRECTORY STATE` does in small what such a pod needs, ends with 0 if all of it works, and else prints
-//! what does not. DIRECTORY is an empty one where the images' layers are, STATE that of the pods.
+//! `crisp-shim probe DIRECTORY STATE` does what such a pod needs, exits with 0 if all of it works,
+//! and otherwise prints the failed step. DIRECTORY is an empty directory on the file system of the
+//! image layers, STATE the state directory.
 
 use std::ffi::CString;
 use std::io::{self, Read as _, Write as _};
@@ -42,7 +43,7 @@ fn probe(dir: &Path, state: &Path) -> Result<(), StepError> {
     let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
     let ids = UserNs { uids: lines.clone(), gids: lines };
     let kinds = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    let made = create_user_ns::create(&ids, kinds).map_err(step("making a user namespace"))?;
+    let made = create_user_ns::create(&ids, kinds).map_err(step("creating a user namespace"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(step("making mounts private"))?;
@@ -52,9 +53,9 @@ fn probe(dir: &Path, state: &Path) -> Result<(), StepError> {
     mount_inside(made.user.as_fd())
 }
 
-/// An overlay whose lower layers have other ids.
+/// Mounts an overlay whose lower layers have mapped ids.
 fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), StepError> {
-    let making = || step("making directories");
+    let making = || step("creating directories");
     for name in ["lower", "upper", "work", "layers", "shown"] {
         std::fs::create_dir(dir.join(name)).map_err(making())?;
     }
@@ -69,9 +70,10 @@ fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), StepError> {
     if owner == FIRST { Ok(()) } else { Err(step(OVERLAY)(io::Error::other(format!("root's file is {owner}'s")))) }
 }
 
-/// What every container mounts for itself. The kernel refuses where something hides parts of the host's own.
+/// Mounts the file systems that every container mounts. The kernel refuses if a mount covers parts
+/// of the host's own.
 fn mount_inside(user: BorrowedFd<'_>) -> Result<(), StepError> {
-    let (mut hear, mut tell) = io::pipe().map_err(step("making a pipe"))?;
+    let (mut hear, mut tell) = io::pipe().map_err(step("creating a pipe"))?;
     let enter = move || {
         setns(user, CloneFlags::CLONE_NEWUSER)?;
         create_user_ns::become_root()?;

@@ -155,7 +155,7 @@ fn the_probe_finds_out_what_is_missing() {
     // In a user namespace of its own, where the number of others can be limited without limiting the host.
     let none = "exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"";
     let (code, words) = probe(none);
-    assert!(code == Some(1) && words.starts_with("making a user namespace: No space left"), "{code:?} {words}");
+    assert!(code == Some(1) && words.starts_with("creating a user namespace: No space left"), "{code:?} {words}");
     // A host of which parts are hidden, as in a container. In the VM the kernel has one more `/proc`, that of its first root,
     // which nobody can hide any more.
     if slow() == 1 {

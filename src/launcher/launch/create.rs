@@ -87,7 +87,7 @@ pub(super) fn run(
     let mut launcher = Launcher::new(request, config, pod_proc)?;
     client_paths::prepare(launcher.config, &stdio.channels.report)?;
     let filter = launcher.read_filter()?;
-    launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
+    launcher.chown_stdio(&stdio).map_err(step("giving the standard streams to the user"))?;
     let mut prepared = launcher.prepare_mounts()?;
     let tracer = trace::ToShim(stdio.channels.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));

@@ -167,7 +167,7 @@ pub(crate) fn execute(hook: &Hook) -> String {
     let path = CString::new(hook.path().as_os_str().as_encoded_bytes());
     let env = strings(hook.env().as_deref().unwrap_or_default());
     let (Ok(path), Ok(args), Ok(env)) = (path, strings(&arguments(hook)), env) else {
-        return "an argument or a variable has a NUL in it".to_owned();
+        return "an argument or an environment variable contains a NUL byte".to_owned();
     };
     match nix::unistd::execve(&path, &args, &env) {
         Ok(never) => match never {},

@@ -309,7 +309,7 @@ fn connect(null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
 /// slave.
 fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
     let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
-    sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
+    sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("sending the terminal"))?;
     Ok(console::connect(&slave).map_err(step("connecting the terminal"))?)
 }
 

@@ -1,7 +1,7 @@
-//! The first process of a PID namespace that a pod's containers share: it reaps, and does nothing else.
+//! The first process of a PID namespace that a pod's containers share. It only reaps.
 //!
-//! Whatever a container can see of it through `/proc/1` must lead nowhere: it has an empty root, no capability, no
-//! descriptor, and ends with the shim.
+//! Containers can see it through `/proc/1`, which must lead nowhere: it has an empty root, no
+//! capability and no descriptor, and exits with the shim.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
@@ -16,7 +16,7 @@ use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use shim_protocol::Sandbox;
 
-/// The namespaces that it is to be in, held open: it may not be able to find them any more by itself.
+/// The namespaces that it enters, held open: it may not be able to open them later.
 #[derive(Debug)]
 pub(crate) struct InitNamespaces(Vec<(CloneFlags, File)>);
 
@@ -32,9 +32,9 @@ impl InitNamespaces {
     }
 }
 
-/// Starts it by `birth`, and waits until it is confined. Also gives a mount namespace whose root is the proc file system of the
-/// new PID namespace: whatever mounts that has to be in there with the right to mount, and later there are others who may
-/// trace it.
+/// Starts it by `birth`, and waits until it is confined. Also returns a mount namespace whose root
+/// is the proc file system of the new PID namespace: only a process in that namespace with the
+/// right to mount can mount it, and later there are containers in it that may trace such a process.
 pub(crate) fn start(
     spaces: InitNamespaces,
     birth: impl FnOnce(Box<dyn FnOnce() -> i32>) -> io::Result<Pid>,
@@ -52,7 +52,7 @@ pub(crate) fn start(
         drop((tell, begin, spaces));
         reap()
     }))?;
-    // Whoever bore it is gone by now, where that was not this process.
+    // An intermediate parent has exited by now.
     go.write_all(b"\0")?;
     let mut trouble = vec![0];
     let proc = match confined.read(&mut trouble)? {
@@ -70,18 +70,18 @@ pub(crate) fn start(
     drop(go);
     match proc.filter(|_| trouble.is_empty()) {
         Some(proc) => Ok((pid, proc.into())),
-        None if trouble.is_empty() => Err(io::Error::other("it ended without a word")),
+        None if trouble.is_empty() => Err(io::Error::other("it exited without a message")),
         None => Err(io::Error::other(String::from_utf8_lossy(&trouble).into_owned())),
     }
 }
 
-/// It says so when the proc file system is the root of its mount namespace.
+/// Sends a message when the proc file system is the root of its mount namespace.
 const MOUNTED: &[u8] = b"\0";
 
 fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
     begin.read_exact(&mut [0])?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    // A shim that died just before this is not waited for any more.
+    // Exits if the shim died just before this.
     let mut shim = [PollFd::new(begin, PollFlags::empty())];
     if rustix::event::poll(&mut shim, Some(&Timespec::default()))? > 0 {
         return Err(io::ErrorKind::BrokenPipe.into());
@@ -102,7 +102,8 @@ fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces)
     enter_root("/proc")?;
     tell.write_all(MOUNTED)?;
     begin.read_exact(&mut [0])?;
-    // The shim keeps that namespace. This process has one with nothing in it; any directory would do.
+    // The shim holds that namespace. This process gets one without mounts; any directory can be its
+    // root.
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     mount("empty", "/sys", "tmpfs", flags | MountFlags::RDONLY, Some(c"size=4k,mode=555"))?;
     enter_root("/sys")?;
@@ -118,7 +119,7 @@ fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces)
     Ok(())
 }
 
-/// Makes what is mounted at `place` the root, and leaves all other mounts behind.
+/// Makes the mount at `place` the root, and leaves all other mounts.
 fn enter_root(place: &str) -> io::Result<()> {
     rustix::process::chdir(place)?;
     rustix::process::pivot_root(".", ".")?;
@@ -126,7 +127,7 @@ fn enter_root(place: &str) -> io::Result<()> {
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Collects the dead until the namespace ends. SIGCHLD is blocked since the shim's start, so none is missed.
+/// Reaps until the namespace ends. SIGCHLD is blocked since the shim's start, so none is missed.
 fn reap() -> i32 {
     let mut child = SigSet::empty();
     child.add(Signal::SIGCHLD);

@@ -1,4 +1,4 @@
-//! What holds a pod together while it has no container: its namespaces, its shared memory, its init.
+//! The sandbox of a pod: its namespaces, its shared memory, its init process.
 
 mod init;
 
@@ -27,19 +27,20 @@ pub(crate) enum SandboxError {
     Sysctl { name: String, value: String, source: io::Error },
 }
 
-/// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
+/// The sandbox. Its namespaces live as long as this value; the network namespace is also pinned in
+/// the file system.
 #[derive(Debug)]
 pub(crate) struct Pod {
     pub(crate) sandbox: Sandbox,
-    /// The first process of the pod's PID namespace, where it has one.
+    /// The first process of the pod's PID namespace, if it has one.
     pub(crate) init: Option<Pid>,
     /// A mount namespace whose root is the proc file system of that PID namespace.
     pub(crate) proc: Option<OwnedFd>,
     _namespaces: Vec<OwnedFd>,
 }
 
-/// Makes the namespaces by entering new ones and going back. A user namespace, if the pod has one, comes first and owns
-/// the others; that one is made and never entered.
+/// Creates the namespaces by entering new ones and returning. A user namespace, if the pod has one,
+/// is created first and owns the others; the shim never enters it.
 pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
     let mut held = Sandbox::default();
     let mut kept = Vec::new();
@@ -63,25 +64,26 @@ pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
         (None, None)
     };
     if let Some(pid) = init {
-        // By descriptor: a pid could be another process's one day.
+        // By descriptor, since another process may get the pid.
         let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
         held.pid = Some(named(ns.into(), &mut kept));
     }
     Ok(Pod { sandbox: held, init, proc, _namespaces: kept })
 }
 
-/// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
+/// Enters new namespaces of these kinds. Returns the user namespace that owns them, if the pod has
+/// one.
 fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, SandboxError> {
     let Some(ids) = &request.user else {
-        nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
+        nix::sched::unshare(kinds).map_err(step("creating the namespaces"))?;
         return Ok(None);
     };
-    let made = create_user_ns::create(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
+    let made = create_user_ns::create(ids, kinds).map_err(step("creating the user namespace and those it owns"))?;
     made.enter_others().map_err(step("entering the namespaces"))?;
     Ok(Some(made.user))
 }
 
-/// Runs inside the new namespaces.
+/// Sets up the new namespaces, from inside.
 fn populate(request: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), SandboxError> {
     if request.namespaces.uts {
         nix::unistd::sethostname(&request.hostname).map_err(step("setting the host name"))?;
@@ -93,7 +95,7 @@ fn populate(request: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd
     if request.namespaces.network {
         sys::netns::loopback_up().map_err(step("bringing up the loopback interface"))?;
         let pin = request.dir.join("netns");
-        std::fs::File::create(&pin).map_err(step("making the pin of the network namespace"))?;
+        std::fs::File::create(&pin).map_err(step("creating the mount point of the network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &pin).map_err(step("pinning the network namespace"))?;
         held.network = Some(pin);
     }
@@ -107,7 +109,8 @@ fn populate(request: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd
     Ok(())
 }
 
-/// Some of them take the word of the host's root, others only that of the namespace's own: it depends on the kernel.
+/// Writes a sysctl. Depending on the kernel, some accept root of the host only, others only root of
+/// the namespace.
 fn set_sysctl(name: &str, value: &str, ids: Option<&UserNs>) -> io::Result<()> {
     let file = format!("/proc/sys/{}", name.replace('.', "/"));
     let root = ids.and_then(|ids| ids.uid(0));
@@ -129,7 +132,7 @@ fn open_ns(name: &str) -> io::Result<OwnedFd> {
     Ok(std::fs::File::open(format!("/proc/thread-self/ns/{name}"))?.into())
 }
 
-/// Keeps the current namespace alive by a descriptor, and says where others find it.
+/// Keeps the current namespace alive by a descriptor, and returns its path for other processes.
 fn keep(name: &str, kept: &mut Vec<OwnedFd>) -> io::Result<PathBuf> {
     Ok(named(open_ns(name)?, kept))
 }
@@ -142,7 +145,7 @@ fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
 
 fn shared_memory(request: &SandboxRequest) -> Result<PathBuf, SandboxError> {
     let shm = request.dir.join("shm");
-    std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
+    std::fs::create_dir_all(&shm).map_err(step("creating the directory of the shared memory"))?;
     let owner = |id: fn(&UserNs, u32) -> Option<u32>| request.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
     let (uid, gid) = (owner(UserNs::uid), owner(UserNs::gid));
     let label = lsm_label::mount_data(request.mount_label.as_deref());
@@ -153,7 +156,8 @@ fn shared_memory(request: &SandboxRequest) -> Result<PathBuf, SandboxError> {
     Ok(shm)
 }
 
-/// The next child is the first process of a new PID namespace; later ones are the host's again.
+/// Starts the init process: the first child in a new PID namespace. Later children are in the
+/// host's again.
 fn start_init(held: &Sandbox) -> Result<(Pid, OwnedFd), SandboxError> {
     let spaces = InitNamespaces::open(held).map_err(step("opening the pod's namespaces"))?;
     let started = match &held.user {

@@ -1,5 +1,5 @@
-//! Those who look on while a container runs. None of them can hold it up: whoever does not take what is printed at once, as far
-//! as a socket holds it, is let go.
+//! Attach clients of running containers. None of them blocks its container: a client that reads too
+//! slowly, beyond what its socket buffers, is disconnected.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -12,7 +12,7 @@ use crate::server::poller::Source;
 use crate::server::requests::wrong_state;
 use crate::server::{Shim, not_found, shim_error};
 
-/// More cannot look on at the same time.
+/// The maximum number of clients attached to one container.
 const ATTACHED_MAX: usize = 128;
 
 impl Shim {
@@ -22,7 +22,7 @@ impl Shim {
         let State::Settled(ContainerState::Running { .. }) = &container.state else {
             return Err(wrong_state(id, container, "running"));
         };
-        let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the ask"))?;
+        let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the request"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {
             let words = format!("{ATTACHED_MAX} are attached to container {id} already");
             return Err(shim_error(ShimErrorKind::Refused, words));
@@ -31,7 +31,7 @@ impl Shim {
         let number = self.next_attached;
         let (stdout, stderr) = (request.stdio.stdout, request.stdio.stderr);
         let mut attached = AttachClient { number, socket, stdout, stderr, input: false, over: false };
-        // With a terminal it also is how its size is set.
+        // The master of a terminal is also needed to set its size.
         if let Some(input) = container.streams.input().filter(|_| request.stdio.stdin || container.launch.tty) {
             attached.input = request.stdio.stdin;
             attached.send(AttachFrame::Stdin, &[input]);
@@ -43,7 +43,7 @@ impl Shim {
         Ok(Response::Done)
     }
 
-    /// Somebody who attached said something, or is gone.
+    /// Handles a message of an attach client, or its disconnection.
     pub(crate) fn on_attach_message(&mut self, id: &ContainerId, number: u64) {
         let Self { containers, buffer, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
@@ -61,7 +61,7 @@ impl Shim {
         self.detach_slow(id);
     }
 
-    /// Lets go of those who are too slow or gone.
+    /// Disconnects clients that are too slow or have disconnected.
     pub(crate) fn detach_slow(&mut self, id: &ContainerId) {
         while let Some(container) = self.containers.get_mut(id)
             && let Some(at) = container.streams.attached.iter().position(|attached| attached.over)
@@ -69,7 +69,7 @@ impl Shim {
             let AttachClient { number, socket, .. } = &container.streams.attached[at];
             let number = *number;
             self.poller.forget(socket, &Source::Attached(id.clone(), number));
-            // Who had the container's stdin and is gone has closed it.
+            // A client that had the container's stdin and disconnected has closed it.
             self.input_closed(id, number);
             if let Some(container) = self.containers.get_mut(id) {
                 container.streams.attached.retain(|attached| attached.number != number);
@@ -77,13 +77,14 @@ impl Shim {
         }
     }
 
-    /// The first who closes the stdin of a container that is made for one closes it for all.
+    /// Closes the stdin of a container with `stdin_once` for all clients when the first one closes
+    /// it.
     fn input_closed(&mut self, id: &ContainerId, number: u64) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let once = container.launch.stdin_once && !container.launch.tty;
         if once && container.streams.attached.iter().any(|a| a.number == number && a.input) {
             container.streams.close_stdin();
-            // Each has a descriptor of its own, and all have to be closed.
+            // Each client has its own descriptor, and all must be closed.
             for attached in container.streams.attached.iter_mut().filter(|attached| attached.input) {
                 attached.input = false;
                 attached.send(AttachFrame::Closed, &[]);
@@ -91,7 +92,7 @@ impl Shim {
         }
     }
 
-    /// The container has printed all that it ever will.
+    /// Disconnects all clients after the last output.
     pub(crate) fn detach_all(&mut self, id: &ContainerId) {
         let Self { containers, poller, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };

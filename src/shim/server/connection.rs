@@ -1,10 +1,10 @@
-//! A connection of the daemon's. Messages that it does not take at once wait in a bounded queue.
+//! A connection of a daemon. Messages that it does not read at once wait in a bounded queue.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A daemon that is so far behind is better off with a new connection and a report.
+/// A daemon that is further behind is disconnected; it reconnects and requests the state.
 const MAX_WAITING: usize = 4096;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Connection {
         Self { socket, waiting: VecDeque::new() }
     }
 
-    /// Sends, or queues; an error ends the connection.
+    /// Sends or queues a message; an error ends the connection.
     pub(crate) fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         if self.waiting.len() >= MAX_WAITING {
             return Err(io::Error::other("the daemon does not listen"));

@@ -1,4 +1,4 @@
-//! A container, as the shim knows it.
+//! The shim's record of a container.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ use shim_protocol::{LaunchConfig, LaunchWarning, ShimErrorKind};
 use crate::server::log_reopen::LogReopening;
 use crate::server::poststart_hooks::PoststartHooks;
 
-/// To whom an answer is owed.
+/// The connection and request that wait for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) connection: u64,
@@ -29,14 +29,14 @@ pub(crate) struct Container {
     pub(crate) streams: Streams,
     pub(crate) state: State,
     pub(crate) lost: DroppedOutput,
-    /// Until when its output is not read, since it is ahead of the rate of its log.
+    /// The time until which its output is not read, since it is over the rate of its log.
     pub(crate) paused: Option<Instant>,
-    /// Whose start is answered when its hooks have run.
+    /// Hooks in progress; StartContainer is answered after them.
     pub(crate) poststart: Option<PoststartHooks>,
     pub(crate) reopening: Option<LogReopening>,
 }
 
-/// Output that could not be logged and was not told of yet.
+/// Output that could not be logged and is not reported yet.
 #[derive(Debug, Default)]
 pub(crate) struct DroppedOutput {
     pub(crate) bytes: u64,
@@ -57,7 +57,8 @@ pub(crate) enum State {
 pub(crate) struct Unstarted {
     /// Closes when the program runs; before that, it carries the reason why it does not.
     pub(crate) started: OwnedFd,
-    /// A byte written here starts the program. `None` in a created container: libcontainer starts it.
+    /// A byte written here starts the program. `None` in a created container: libcontainer starts
+    /// it.
     pub(crate) go: Option<OwnedFd>,
     pub(crate) stage: Stage,
 }
@@ -74,18 +75,19 @@ pub(crate) struct Launching {
     pub(crate) caller: Caller,
     pub(crate) launcher: Pid,
     pub(crate) report: OwnedFd,
-    /// libcontainer's words, in case it fails.
+    /// libcontainer's messages, in case it fails.
     pub(crate) trace: Vec<String>,
-    /// The settings that the stages could not apply.
+    /// The settings that the launch could not apply.
     pub(crate) warnings: Vec<LaunchWarning>,
-    /// What a stage of ours said: more telling than what libcontainer makes of it.
+    /// The failure that crisp's own stages reported, which has more detail than libcontainer's
+    /// messages.
     pub(crate) failure: Option<(ShimErrorKind, String)>,
     /// `failure` is the cause of all that libcontainer reports.
     pub(crate) hook_gate_failed: bool,
 }
 
 impl Container {
-    /// What the daemon is told. A launch that is not finished is no container yet.
+    /// Returns the state for the daemon; `None` during the launch, before the container exists.
     pub(crate) fn state_report(&self) -> Option<ContainerState> {
         match &self.state {
             State::Unstarted(Unstarted { stage: Stage::Launching(_), .. }) => None,
@@ -109,7 +111,7 @@ impl Container {
         matches!(&self.state, State::Unstarted(Unstarted { stage: Stage::Starting { .. }, .. }))
     }
 
-    /// The first process, while there is one.
+    /// Returns the pid of the first process while it runs.
     pub(crate) fn pid(&self) -> Option<NonZeroU32> {
         self.state_report().and_then(|phase| phase.pid())
     }
@@ -128,11 +130,13 @@ impl Container {
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// Whether somebody stopped all of its processes: one more would stop, too, before its program runs.
+    /// Whether somebody stopped all of its processes: one more would stop, too, before its program
+    /// runs.
     pub(crate) fn is_frozen(&self) -> bool {
         self.launch.cgroup.join.iter().any(|file| {
             let read = |name| std::fs::read_to_string(file.with_file_name(name)).unwrap_or_default();
-            // Version 1 tells in one file, version 2 in two: what was written, and what is, also because of a cgroup above.
+            // Version 1 tells in one file, version 2 in two: what was written, and what is, also
+            // because of a cgroup above.
             let state = read("freezer.state");
             (!state.is_empty() && !state.starts_with("THAWED"))
                 || read("cgroup.freeze").starts_with('1')
@@ -140,8 +144,8 @@ impl Container {
         })
     }
 
-    /// Thaws the container's own cgroup where that is frozen by version 1, whose frozen processes do not die; says whether it
-    /// was frozen.
+    /// Thaws the container's own cgroup where that is frozen by version 1, whose frozen processes
+    /// do not die; says whether it was frozen.
     pub(crate) fn thaw(&self) -> bool {
         let files = self.launch.cgroup.join.iter().map(|file| file.with_file_name("freezer.state"));
         let frozen = |file: &std::path::PathBuf| {
@@ -151,10 +155,12 @@ impl Container {
         files.filter(frozen).filter(|file| std::fs::write(file, "THAWED").is_ok()).count() > 0
     }
 
-    /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.
+    /// Kills whatever the first process left behind: in a PID namespace that others share, it does
+    /// not die by itself.
     pub(crate) fn kill_rest(&self) {
         for file in &self.launch.cgroup.join {
-            // Version 2 does it at once, and below too; where the file is missing, the rounds below have to do.
+            // Version 2 does it at once, and below too; where the file is missing, the rounds below
+            // have to do.
             let at_once = file.with_file_name("cgroup.kill");
             if at_once.exists() {
                 std::fs::write(at_once, "1").ok();

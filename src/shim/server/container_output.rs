@@ -1,4 +1,5 @@
-//! Copies the output of containers to their logs and to attached clients, and reports what was dropped.
+//! Copies the output of containers to their logs and to attached clients, and reports what was
+//! dropped.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +13,14 @@ use launcher::io::cri_log::{DroppedBytes, Stream};
 use launcher::io::stdio::Flow;
 use launcher::launch::report::truncate;
 
-/// How often at most a container's lost output is told.
+/// The minimum time between two reports of a container's lost output.
 const TELL_LOST_EVERY: Duration = Duration::from_secs(10);
 
 impl Shim {
-    /// Moves some output to the log.
+    /// Copies available output to the log.
     pub(crate) fn copy_output(&mut self, id: &ContainerId, stream: Stream) {
         let Self { poller, containers, buffer, .. } = self;
-        // One that was paused by its other stream may have been ready at the same time.
+        // Its other stream may have paused it in the same round.
         let Some(container) = containers.get_mut(id).filter(|container| container.paused.is_none()) else { return };
         let (flow, lost) = container.streams.copy_output(stream, buffer);
         if let Flow::Paused(pause) = flow {
@@ -35,13 +36,13 @@ impl Shim {
         self.record_dropped(id, lost);
     }
 
-    /// How long the loop may wait before the next paused container goes on.
+    /// Returns how long the loop may wait before it resumes a paused container.
     pub(crate) fn next_resume(&self) -> Option<Duration> {
         let next = self.containers.values().filter_map(|container| container.paused).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// Reads on from the containers whose pause is over.
+    /// Resumes the containers whose pause is over.
     pub(crate) fn resume_output(&mut self) {
         let now = Instant::now();
         let over = |container: &Container| container.paused.is_some_and(|until| until <= now);
@@ -53,7 +54,7 @@ impl Shim {
         }
     }
 
-    /// Sums up what is lost, and tells of it now and then: a full disk is not told of with every line.
+    /// Adds up lost output and reports it at intervals, since a full disk loses every line.
     pub(super) fn record_dropped(&mut self, id: &ContainerId, lost: impl IntoIterator<Item = DroppedBytes>) {
         let Some(container) = self.containers.get_mut(id) else { return };
         for DroppedBytes { bytes, error } in lost {

@@ -1,4 +1,5 @@
-//! The progress of launches, starts and execs: reports of the launcher, and pipes that close when a program runs.
+//! The progress of launches, starts and execs: reports of the launcher, and pipes that close when a
+//! program runs.
 
 use std::fs::File;
 use std::num::NonZeroU32;
@@ -17,7 +18,7 @@ use launcher::launch::report::{Report, WORDS_MAX, receive, truncate};
 use super::reaper::START_FAILED;
 
 impl Shim {
-    /// Reads what a launch has to say so far.
+    /// Reads all reports of a launch that have arrived.
     pub(crate) fn on_launch_report(&mut self, id: &ContainerId) {
         loop {
             let Some(container) = self.containers.get_mut(id) else { return };
@@ -106,7 +107,7 @@ impl Shim {
         }
     }
 
-    /// The program runs, or will not.
+    /// Handles the end of the start pipe: the program runs, or failed to.
     pub(crate) fn on_start_pipe(&mut self, id: &ContainerId) {
         let Self { poller, containers, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
@@ -123,7 +124,7 @@ impl Shim {
         }
     }
 
-    /// Ends a container that could not start, or whose start came to nothing.
+    /// Makes a container exited whose program could not be started.
     pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
         let trouble = Some(AbnormalExit::Start(words.clone()));
         self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, abnormal: trouble });
@@ -152,7 +153,7 @@ impl Shim {
         self.reply(caller, Err(failure));
     }
 
-    /// Why a command does not run: its container has ended, or `words`.
+    /// Returns the error of a failed exec: the container has exited, or `words`.
     fn exec_refused(&self, id: &ContainerId, words: String) -> ShimError {
         let init = self.containers.get(id).and_then(Container::pid).and_then(to_pid);
         let ended = match init {
@@ -163,10 +164,11 @@ impl Shim {
     }
 }
 
-/// Why a launch failed: what a stage said, and of libcontainer's events those that say something else. libcontainer logs
-/// each error once on every level that it passes, in words of its own around those of the stage.
+/// Returns the reason of a failed launch: the message of crisp's stage, and those events of
+/// libcontainer that add to it. libcontainer logs each error once per level, with the message of
+/// the stage inside its own.
 fn launch_failure(told: Option<String>, trace: Vec<String>) -> String {
-    let message = told.unwrap_or_else(|| "the launch ended without a word".to_owned());
+    let message = told.unwrap_or_else(|| "the launcher exited without a message".to_owned());
     let mut new: Vec<String> = Vec::new();
     for words in trace {
         let repeats = |known: &String| words.contains(known.as_str()) || known.contains(words.as_str());
@@ -177,8 +179,8 @@ fn launch_failure(told: Option<String>, trace: Vec<String>) -> String {
     if new.is_empty() { message } else { format!("{message} ({})", new.join("; ")) }
 }
 
-/// Returns the reason why a program does not run; `None` if it does. Does not block: the reason is written at once, before
-/// the pipe closes.
+/// Returns the reason why a program does not run; `None` if it does. Does not block: the reason is
+/// written at once, before the pipe closes.
 fn start_failure(started: &OwnedFd) -> Option<String> {
     let mut reason = [0; WORDS_MAX];
     let n = rustix::io::read(started, &mut reason).unwrap_or(0);
@@ -201,6 +203,6 @@ mod tests {
             failure(Some(told), &["invalid argument", "no memory", "failed: no memory"]),
             format!("{told} (no memory)")
         );
-        assert_eq!(failure(None, &["no memory"]), "the launch ended without a word (no memory)");
+        assert_eq!(failure(None, &["no memory"]), "the launcher exited without a message (no memory)");
     }
 }

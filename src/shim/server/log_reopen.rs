@@ -1,4 +1,4 @@
-//! Continuing a log in another file. A child opens it: the file system of the log may hang.
+//! Reopens a log. A child opens the file, since the file system of the log may hang.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) struct LogReopening {
 }
 
 impl Shim {
-    /// With a file, at once; with a path, when that is open.
+    /// Continues in the given file at once, or in that of the path when it is open.
     pub(crate) fn reopen(&mut self, caller: Caller, id: &ContainerId, log: Option<LogPath>, file: Option<OwnedFd>) {
         let begun = match log {
             Some(log) => self.begin_reopen(caller, id, &log),
@@ -54,7 +54,7 @@ impl Shim {
         Ok(())
     }
 
-    /// The file is open, or cannot be.
+    /// Handles the result of the child.
     pub(crate) fn on_log_opened(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(LogReopening { caller, opener, socket }) = container.reopening.take() else { return };
@@ -71,19 +71,19 @@ impl Shim {
                 None => Err(shim_error(ShimErrorKind::Internal, "the opened log did not arrive")),
             },
             Ok(Some((Report::Refused { kind, words }, _))) => Err(shim_error(kind, words)),
-            Ok(_) | Err(_) => Err(shim_error(ShimErrorKind::Internal, "the process that opens the log ended")),
+            Ok(_) | Err(_) => Err(shim_error(ShimErrorKind::Internal, "the process that opens the log exited")),
         };
         self.poller.forget(&socket, &Source::LogOpened(id.clone()));
         self.reply(caller, answer);
     }
 
-    /// Gives up a log that is being opened: its container has ended.
+    /// Cancels a reopen in progress: its container has exited.
     pub(crate) fn end_reopen(&mut self, id: &ContainerId) {
         let under_way = self.containers.get_mut(id).and_then(|container| container.reopening.take());
         if let Some(LogReopening { caller, opener, socket }) = under_way {
             self.poller.forget(&socket, &Source::LogOpened(id.clone()));
             sys::signal::send(opener.as_raw(), 9).ok();
-            self.reply(caller, Err(shim_error(ShimErrorKind::State, "the container ended meanwhile")));
+            self.reply(caller, Err(shim_error(ShimErrorKind::State, "the container exited during the request")));
         }
     }
 }

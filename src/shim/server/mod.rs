@@ -1,4 +1,4 @@
-//! The shim's one loop: what is ready is handled to its end, then the next.
+//! The event loop of the shim: one thread handles each ready descriptor completely, then the next.
 
 mod attach;
 mod connection;
@@ -30,7 +30,7 @@ use crate::server::container::{Caller, Container};
 use crate::server::poller::{Poller, Source};
 pub(crate) use launcher::process::setns_exec::ExecMode;
 
-/// Buffers are shared by all connections and streams: there is one thread.
+/// The size of the buffer that all connections and streams share, since there is one thread.
 const BUFFER: usize = sys::seqpacket::MAX;
 
 #[derive(Debug)]
@@ -44,26 +44,27 @@ pub(crate) struct Shim {
     pub(crate) pod: Option<Pod>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) execs: HashMap<ExecKey, Exec>,
-    /// Children that ended while a launch was under way: one may turn out to be the new container's first process.
+    /// Exit codes of children that exited during a launch: one may be the new container's first
+    /// process.
     pub(crate) unclaimed: HashMap<i32, i32>,
     pub(crate) buffer: Vec<u8>,
     leaving: bool,
 }
 
-/// The connection that asked for an exec, and the number it gave it: each daemon counts for itself.
+/// The connection that requested an exec, and its number there: each daemon counts its own.
 pub(crate) type ExecKey = (u64, u64);
 
-/// A program run by exec.
+/// A program started by exec.
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) container: ContainerId,
-    /// Enters the container and forks, then it ends; none once it is reaped.
+    /// The process that enters the container and forks; `None` after it is reaped.
     pub(crate) between: Option<Pid>,
-    /// The process that runs the program, once there is one.
+    /// The process that runs the program, once it exists.
     pub(crate) program: SiblingPid,
-    /// Until its program runs.
+    /// The start pipe and the waiting request, until the program runs.
     pub(crate) starting: Option<(OwnedFd, Caller)>,
-    /// Ended, and told when the start is answered.
+    /// The exit code, if it exited before its start was answered.
     pub(crate) ended: Option<i32>,
     pub(crate) mode: ExecMode,
 }
@@ -89,7 +90,7 @@ impl Shim {
         }
     }
 
-    /// Runs until the daemon says leave, or goes before it said what to hold.
+    /// Runs until a daemon requests the shutdown, or disconnects before it created a sandbox.
     pub(crate) fn run(&mut self) -> io::Result<()> {
         while !self.leaving {
             for source in self.poller.wait(self.next_resume())? {
@@ -117,7 +118,8 @@ impl Shim {
 
     fn accept(&mut self) {
         let Ok(socket) = sys::seqpacket::accept(&self.listener) else {
-            // A client that is not root, or gone already. Where descriptors are out, the listener stays ready.
+            // The client is not root, or has disconnected. Without free descriptors, the listener
+            // stays ready.
             return std::thread::sleep(Duration::from_millis(1));
         };
         self.next_connection += 1;
@@ -127,7 +129,8 @@ impl Shim {
     }
 
     fn signalled(&mut self) {
-        // Only SIGCHLD acts. The others are taken so that nobody ends a pod by signalling its shim in passing.
+        // Only SIGCHLD has an effect. Other signals are consumed, so that a stray signal does not
+        // end the pod.
         while let Ok(Some(_signal)) = self.signals.read_signal() {}
         self.reap();
     }
@@ -153,14 +156,14 @@ impl Shim {
         }
     }
 
-    /// An ask of a newer daemon's still gets an answer under its number.
+    /// Answers a request of a newer daemon that this shim does not know.
     fn reply_unsupported(&mut self, connection: u64, n: usize, error: &shim_protocol::FrameError) {
         #[derive(serde::Deserialize)]
         struct Numbered {
             number: u64,
         }
         if let Ok(Numbered { number }) = shim_protocol::decode(&self.buffer[..n]) {
-            let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
+            let message = format!("this shim ({}) does not support the request: {error}", env!("CARGO_PKG_VERSION"));
             self.reply(Caller { connection, number }, Err(ShimError { kind: ShimErrorKind::Unsupported, message }));
         }
     }
@@ -183,7 +186,7 @@ impl Shim {
                 self.shutdown();
                 Ok(Response::Done)
             }
-            // These answer when their work is done.
+            // These are answered when their work is done.
             Request::Create(create) => return self.create(caller, create, fds),
             Request::Reopen { container, log } => return self.reopen(caller, &container, log, fds.pop()),
             Request::Start { container } => return self.start(caller, &container),
@@ -202,7 +205,7 @@ impl Shim {
         self.send(caller.connection, &ShimMessage::Response { number: caller.number, result });
     }
 
-    /// Tells every daemon that listens; one that comes later asks for a report.
+    /// Sends an event to all connected daemons; one that connects later requests the state.
     pub(crate) fn broadcast(&mut self, event: Event) {
         let message = ShimMessage::Event(event);
         let all: Vec<u64> = self.connections.keys().copied().collect();
@@ -211,7 +214,7 @@ impl Shim {
         }
     }
 
-    /// Tells the daemon that asked, if it still listens.
+    /// Sends an event to the daemon that made the request, if it is still connected.
     pub(crate) fn send_event(&mut self, connection: u64, event: Event) {
         self.send(connection, &ShimMessage::Event(event));
     }
@@ -243,20 +246,20 @@ impl Shim {
         if let Some(connection) = self.connections.remove(&id) {
             self.poller.forget(&connection.socket, &Source::Connection(id));
         }
-        // Nobody waits for its commands any more, or would end them when their time is over. Those that somebody looked on go
-        // on: their streams are closed, and what that means is theirs to decide.
+        // No daemon waits for its ExecSync commands, or would kill them on timeout. Commands of
+        // streaming clients continue with closed streams.
         let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.mode == ExecMode::Sync;
         let orphans: Vec<ExecKey> = self.execs.iter().filter(orphan).map(|(key, _)| *key).collect();
         for exec in orphans {
             self.kill_exec(exec).ok();
         }
-        // A shim whose daemon died before it said what to hold is an orphan that nobody will look for.
+        // A shim whose daemon exited before it created a sandbox belongs to no pod.
         if self.pod.is_none() && self.connections.is_empty() {
             self.leaving = true;
         }
     }
 
-    /// Ends everything: the containers, what they left behind, the pod's init.
+    /// Ends the pod: its containers, their remaining processes, its init process.
     fn shutdown(&mut self) {
         let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
         for container in all {

@@ -1,5 +1,5 @@
-//! One wait for all descriptors, by `poll(2)`: a shim has tens of them, and watches of epoll count for root, whose quota
-//! any container without a user namespace can use up.
+//! Waits for all descriptors by `poll(2)`: a shim has tens of them, and epoll watches count against
+//! a quota of root, which any container without a user namespace can use up.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, RawFd};
@@ -11,7 +11,7 @@ use sys::poll::{POLLIN, POLLNVAL, POLLOUT, PollFd};
 
 use crate::server::ExecKey;
 
-/// What a descriptor is there for.
+/// The meaning of a watched descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Listener,
@@ -26,7 +26,7 @@ pub(crate) enum Source {
     Attached(ContainerId, u64),
 }
 
-/// The descriptors that are watched, and what each is there for at the same place.
+/// The watched descriptors, and the meaning of each at the same index.
 #[derive(Debug, Default)]
 pub(crate) struct Poller {
     entries: Vec<PollFd>,
@@ -34,13 +34,13 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// Watches `fd` for input until [`Poller::forget`], which comes before `fd` is closed.
+    /// Watches `fd` for input until [`Poller::forget`], which must be called before `fd` is closed.
     pub(crate) fn watch(&mut self, fd: impl AsFd, source: Source) {
         self.entries.push(sys::poll::entry(fd.as_fd().as_raw_fd(), POLLIN));
         self.sources.push(source);
     }
 
-    /// Also watches a connection for room to write.
+    /// Watches a connection for room to write, too.
     pub(crate) fn watch_room(&mut self, source: &Source, room: bool) {
         let events = if room { POLLIN | POLLOUT } else { POLLIN };
         for (entry, watched) in self.entries.iter_mut().zip(&self.sources) {
@@ -50,7 +50,7 @@ impl Poller {
         }
     }
 
-    /// Ends the watch of a descriptor that is about to be closed.
+    /// Stops watching a descriptor that is about to be closed.
     pub(crate) fn forget(&mut self, fd: impl AsFd, source: &Source) {
         let number = fd.as_fd().as_raw_fd();
         self.retain(|entry, watched| entry.fd != number && watched != source);
@@ -64,7 +64,7 @@ impl Poller {
         self.sources.retain(|_| sources.next() == Some(&true));
     }
 
-    /// Waits until something is ready, or `limit` is over.
+    /// Waits until a descriptor is ready, or for `limit`.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
         sys::poll::wait(&mut self.entries, limit)?;
         let answers = self.entries.iter().zip(&self.sources);

@@ -1,4 +1,5 @@
-//! Hooks that run once a container's program does: its start is answered when they have ended.
+//! Runs poststart hooks after a container's program has started: StartContainer is answered when
+//! they have exited.
 
 use std::io::{self, Write as _};
 use std::num::NonZeroU32;
@@ -20,12 +21,12 @@ use crate::server::poller::Source;
 use crate::server::requests::removed_meanwhile;
 use crate::server::{Shim, shim_error};
 
-/// Hooks under way.
+/// Hooks in progress.
 #[derive(Debug)]
 pub(crate) struct PoststartHooks {
     caller: Caller,
     runner: Pid,
-    /// One byte, and words where that says that they are the reason why not.
+    /// One byte, followed by the error message if a hook failed.
     outcome: OwnedFd,
 }
 
@@ -33,7 +34,7 @@ const WELL: u8 = b'+';
 const BADLY: u8 = b'-';
 
 impl Shim {
-    /// Answers a start, at once or when the hooks have run.
+    /// Answers a start, at once or after the hooks.
     pub(crate) fn after_start(&mut self, id: &ContainerId, pid: NonZeroU32, caller: Caller) {
         let Some(container) = self.containers.get_mut(id) else { return };
         if !container.launch.poststart {
@@ -48,7 +49,7 @@ impl Shim {
         }
     }
 
-    /// The hooks have ended.
+    /// Handles the end of the hooks.
     pub(crate) fn on_poststart(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(PoststartHooks { caller, runner: _, outcome }) = container.poststart.take() else { return };
@@ -59,29 +60,29 @@ impl Shim {
         let words = match words[..n].split_first() {
             Some((&WELL, _)) => return self.reply(caller, Ok(Response::Done)),
             Some((_, words)) => String::from_utf8_lossy(words).into_owned(),
-            None => "poststart hooks: ended without a word".to_owned(),
+            None => "poststart hooks: the process that runs them exited without a message".to_owned(),
         };
         if ended {
-            // As it ended by itself, it did so for its own reason.
+            // The program exited by itself, so its exit code is kept.
             self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
         } else {
             self.start_failed(id, caller, words);
         }
     }
 
-    /// Ends hooks that still run: nobody waits for them any more.
+    /// Kills hooks in progress: the container is removed.
     pub(crate) fn remove_poststart(&mut self, id: &ContainerId) {
         let under_way = self.containers.get_mut(id).and_then(|container| container.poststart.take());
         if let Some(PoststartHooks { caller, runner, outcome }) = under_way {
             self.poller.forget(&outcome, &Source::Poststart(id.clone()));
-            // The hook it waits for ends with it.
+            // The hook that it waits for is killed with it.
             sys::signal::send(runner.as_raw(), 9).ok();
             self.reply(caller, Err(removed_meanwhile()));
         }
     }
 }
 
-/// Starts a child that runs the hooks one after the other.
+/// Starts a child that runs the hooks in order.
 fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::Result<PoststartHooks> {
     let alone = SingleThread::check()?;
     let (outcome, theirs) = io::pipe()?;
@@ -98,7 +99,7 @@ fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::R
     Ok(PoststartHooks { caller, runner, outcome: outcome.into() })
 }
 
-/// One write that fits into an empty pipe, and into the buffer of who reads it.
+/// Shortens the message to one write that fits into an empty pipe and into the reader's buffer.
 fn short_bytes(words: String) -> Vec<u8> {
     let mut bytes = truncate(words).into_bytes();
     bytes.truncate(WORDS_MAX);

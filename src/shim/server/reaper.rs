@@ -1,4 +1,4 @@
-//! What happens to containers by itself: they come to be, print, and end.
+//! Reaps processes and handles the exit of containers, execs and launchers.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,21 +11,23 @@ use crate::server::container::{Container, State};
 use crate::server::requests::to_pid;
 use crate::server::{ExecKey, Shim};
 
-/// The exit code of a container whose program could not be executed, as the peers report it.
+/// The exit code of a container whose program could not be executed, as containerd and CRI-O report
+/// it.
 pub(super) const START_FAILED: i32 = 128;
-/// How long killed processes may take to be collected before the shim goes on without them.
+/// How long the shim waits for killed processes.
 const REAP_WITHIN: Duration = Duration::from_secs(5);
 
 impl Shim {
-    /// Collects ended children.
+    /// Reaps all exited children.
     pub(crate) fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             self.child_ended(pid.as_raw_nonzero().get(), code(status));
         }
     }
 
-    /// Collects whoever ends until `pids` are gone, or too much time is. Any child, not those alone: the first process of
-    /// a namespace ends only when all others in it are collected, and execs are ours to collect.
+    /// Reaps until `pids` have exited, or the time is over. Reaps any child: the first process of a
+    /// PID namespace exits only when all others in it are reaped, and execs are children of the
+    /// shim.
     pub(crate) fn reap_until(&mut self, mut pids: Vec<i32>) {
         let deadline = Instant::now() + REAP_WITHIN;
         while !pids.is_empty() && Instant::now() < deadline {
@@ -72,10 +74,11 @@ impl Shim {
         }
     }
 
-    /// A container's first process ended.
+    /// Handles the exit of a container's first process.
     pub(super) fn ended(&mut self, id: &ContainerId, code: i32) {
         if self.containers.get(id).is_some_and(|c| c.is_starting()) {
-            // It may have executed its program and exited since: the start is reported before the exit.
+            // It may have executed its program and exited since: the start is reported before the
+            // exit.
             self.on_start_pipe(id);
         }
         let Some(container) = self.containers.get(id) else { return };
@@ -86,8 +89,9 @@ impl Shim {
         self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, abnormal: None });
     }
 
-    /// Makes a container exited: kills its other processes, writes its last output to the log and reports the exit to
-    /// the daemon. Does nothing while it is launched, since a launch that fails leaves no container.
+    /// Makes a container exited: kills its other processes, writes its last output to the log and
+    /// reports the exit to the daemon. Does nothing while it is launched, since a launch that fails
+    /// leaves no container.
     pub(super) fn finish_exit(&mut self, id: &ContainerId, exit: Exit) {
         let Some(container) = self.containers.get(id) else { return };
         let Some(state) = container.state_report() else { return };
@@ -106,13 +110,14 @@ impl Shim {
         self.broadcast(Event::Exited { container: id.clone(), exit });
     }
 
-    /// The process that enters a container for an exec ended: if it started none there, the exec has failed.
+    /// Handles the exit of the intermediate process of an exec: if it started no program, the exec
+    /// has failed.
     fn exec_entered(&mut self, key: ExecKey) {
         let Some(exec) = self.execs.get_mut(&key) else { return };
         exec.between = None;
         if exec.program.get().is_none() {
             self.on_exec_pipe(key);
-            // Told, or nobody to tell.
+            // The failure was reported, or its connection has closed.
             self.execs.remove(&key);
         }
     }
@@ -128,7 +133,7 @@ impl Shim {
     }
 }
 
-/// The exit status, or 128 and the signal.
+/// Returns the exit status, or 128 and the number of the signal.
 fn code(status: WaitStatus) -> i32 {
     status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(255)
 }

@@ -1,4 +1,4 @@
-//! What the shim does when it is asked.
+//! Handles requests of the daemon.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,8 @@ fn internal(error: impl std::fmt::Display) -> ShimError {
     shim_error(ShimErrorKind::Internal, error.to_string())
 }
 
-/// The error of something that starts a process: `otherwise`, unless the kernel has no room for one.
+/// Returns the error of a failed fork: of kind `otherwise`, unless the kernel is out of processes
+/// or memory.
 pub(crate) fn start_error(error: &(dyn std::error::Error + 'static), otherwise: ShimErrorKind) -> ShimError {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let is_exhausted = causes.any(|cause| {
@@ -45,7 +46,7 @@ impl Shim {
         if self.pod.is_some() {
             return Err(shim_error(ShimErrorKind::State, "this shim holds a pod already"));
         }
-        // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
+        // Refused without CAP_SYS_RESOURCE. The shim is small, and `crisp check` reports it.
         drop(std::fs::write("/proc/self/oom_score_adj", request.oom_score_adj.to_string()));
         let pod = pod::create(request).map_err(|e| start_error(&e, ShimErrorKind::Refused))?;
         let held = pod.sandbox.clone();
@@ -119,7 +120,7 @@ impl Shim {
         Ok(())
     }
 
-    /// Begins to read what the container prints.
+    /// Starts reading the container's output.
     pub(crate) fn watch_output(&mut self, id: &ContainerId) {
         let Self { poller, containers, .. } = self;
         let Some(container) = containers.get(id) else { return };
@@ -130,7 +131,7 @@ impl Shim {
         }
     }
 
-    /// Ends the watches of a container's output, before it is closed.
+    /// Stops reading a container's output, before its pipes are closed.
     pub(crate) fn unwatch_output(&mut self, id: &ContainerId) {
         let Self { poller, containers, .. } = self;
         let Some(container) = containers.get(id) else { return };
@@ -168,7 +169,8 @@ impl Shim {
 
     pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> RequestResult {
         let container = self.containers.get(id).ok_or_else(|| not_found(id))?;
-        // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
+        // It is an unreaped child, so no other process has its pid. One that has exited needs no
+        // signal.
         if let Some(pid) = container.pid().and_then(to_pid) {
             sys::signal::send(pid.as_raw(), signal)
                 .map_err(|e| shim_error(ShimErrorKind::Refused, format!("{signal}: {e}")))?;
@@ -176,7 +178,7 @@ impl Shim {
         Ok(Response::Done)
     }
 
-    /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
+    /// Kills the container, if it runs, and reaps it. Its exit is not reported.
     pub(crate) fn remove(&mut self, id: &ContainerId) -> RequestResult {
         self.unwatch_output(id);
         self.detach_all(id);
@@ -247,19 +249,21 @@ impl Shim {
         Ok(())
     }
 
-    /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
-    /// for their end. Several rounds: what was forked while one list was read is in the next.
+    /// Kills the program of an exec with its session and descendants, and waits up to 50 ms for
+    /// their exit. In several rounds, since processes may fork while they are listed.
     pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> RequestResult {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Response::Done) };
         let container = self.containers.get(&exec.container);
         for _ in 0..50 {
-            // Our children, whether they have joined the container's cgroup yet or not. One that may still fork is first.
+            // Unreaped children, whether they have joined the container's cgroup or not. The one
+            // that may fork is first.
             let entering = exec.between.filter(|between| is_alive(*between));
             if let Some(between) = entering {
                 sys::signal::send(between.as_raw(), 9).ok();
             }
             let family = exec.program.get().map_or_else(Vec::new, |root| {
-                // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
+                // Listed before the first signal: children of a dead process are no longer its
+                // descendants.
                 let all = container.map(Container::processes).unwrap_or_default();
                 let family = launcher::process::process_tree::descendants(root.as_raw(), &all);
                 sys::signal::send(root.as_raw(), 9).ok();
@@ -269,7 +273,7 @@ impl Shim {
             for pid in family {
                 sys::signal::send(pid, 9).ok();
             }
-            // After the signals: what is thawed dies before it does anything else.
+            // After the signals: a thawed process is killed before it runs.
             let thawed = container.is_some_and(Container::thaw);
             if last && !thawed {
                 break;
@@ -288,16 +292,17 @@ pub(crate) fn wrong_state(id: &ContainerId, container: &Container, required: &st
 
 /// Returns the error of a request that waited when its container was removed.
 pub(crate) fn removed_meanwhile() -> ShimError {
-    shim_error(ShimErrorKind::State, "the container was removed meanwhile")
+    shim_error(ShimErrorKind::State, "the container was removed during the request")
 }
 
-/// The answer to an exec that failed since the container ended: `init` is its first process, which is not reaped yet.
+/// Returns the error of an exec that failed because the container has exited. `init` is its first
+/// process, not reaped yet.
 pub(crate) fn ended_meanwhile(id: &ContainerId, init: Pid) -> Option<ShimError> {
     let ended = !is_alive(init);
     ended.then(|| shim_error(ShimErrorKind::State, format!("container {id} is exited, not running")))
 }
 
-/// Whether a child of this process that is not reaped yet still runs.
+/// Returns whether an unreaped child of this process still runs.
 fn is_alive(child: Pid) -> bool {
     !launcher::process::process_tree::is_ending(child.as_raw())
 }
