@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use cgroup::{Cgroup, CgroupPath, Layout};
+use cgroup::{Cgroup, Layout};
+use model::CgroupPath;
 
 /// A cgroup that is removed on drop, with everything below it.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use model::ErrorKind;
 use model::resources::{HugePageSize, LimitsPatch};
+use model::{CgroupPath, ErrorKind, InvalidCgroupPath};
 use rustix::io::Errno;
 
 use crate::cgroupfs::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
@@ -18,7 +18,6 @@ use crate::layout::{HierarchyKind, Layout, Version};
 use crate::limits::apply;
 use crate::limits::apply::{ApplyError, CurrentLimits};
 use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
-use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
@@ -109,7 +108,7 @@ impl Cgroup {
     }
 
     /// The cgroup `name` directly below this one, which crisp makes itself.
-    pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
+    pub fn child(&self, name: &str) -> Result<Self, InvalidCgroupPath> {
         Ok(Self::new(Arc::clone(&self.layout), self.path.join(name)?))
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{self, Systemd};
+use model::{CgroupPath, InvalidCgroupPath};
 
 /// Who makes cgroups: crisp itself, in the file system, or systemd on its behalf.
 #[derive(Debug, Clone, Default)]
@@ -15,7 +15,7 @@ pub enum Driver {
 
 impl Driver {
     /// The cgroup of a pod whose client gave this one.
-    pub fn given(&self, path: &CgroupPath) -> Result<CgroupPath, InvalidPath> {
+    pub fn given(&self, path: &CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => Ok(path.clone()),
             Self::Systemd(_) => systemd::slice(path),
@@ -23,7 +23,7 @@ impl Driver {
     }
 
     /// The cgroup of a pod of ours, below `parent`.
-    pub fn pod(&self, parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+    pub fn pod(&self, parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => parent.join(&format!("pod{id}")),
             Self::Systemd(_) => systemd::pod(parent, id),
@@ -31,7 +31,7 @@ impl Driver {
     }
 
     /// The cgroup of a container in its pod's.
-    pub fn container(&self, pod: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+    pub fn container(&self, pod: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => pod.join(id),
             Self::Systemd(_) => pod.join(&systemd::scope(id)),

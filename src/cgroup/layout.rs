@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use model::{CgroupPath, InvalidCgroupPath};
+
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const CGROUPS: &str = "/proc/cgroups";
 
@@ -121,6 +123,16 @@ impl Layout {
             }
             Self::V2 { root } => vec![root],
         }
+    }
+
+    /// Rejects a path at or below a file that exists now: files of controllers that
+    /// [`CgroupPath::refuse_kernel_files`] does not know.
+    pub fn refuse_existing_files(&self, path: CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
+        let is_file = |mount: &Path| match fs::symlink_metadata(path.under(mount)) {
+            Ok(found) => !found.is_dir(),
+            Err(e) => e.kind() == io::ErrorKind::NotADirectory,
+        };
+        if self.mounts().into_iter().any(is_file) { Err(InvalidCgroupPath::kernel_file(&path)) } else { Ok(path) }
     }
 
     /// The v2 tree, which a hybrid host has too.
@@ -274,5 +286,16 @@ mod tests {
     #[test]
     fn no_cgroup_mount_is_no_layout() {
         assert_eq!(Layout::parse(b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\ngarbage\n", KNOWN), None);
+    }
+
+    #[test]
+    fn a_path_through_an_existing_file_is_refused_whatever_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("pods")).unwrap();
+        fs::write(root.path().join("pods/future"), "").unwrap();
+        let layout = Layout::V2 { root: root.path().to_owned() };
+        let refused = |path: &str| layout.refuse_existing_files(CgroupPath::new(path).unwrap()).is_err();
+        assert!(refused("/pods/future") && refused("/pods/future/x"));
+        assert!(!refused("/pods") && !refused("/pods/new") && !refused("/new/x"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The nouns:
 //! - [`Layout`]: where this host keeps its cgroups. Found once, at start.
-//! - [`Cgroup`]: one cgroup by its [`CgroupPath`], in all trees at once. Makes and removes it, lists, freezes and kills
+//! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees at once. Makes and removes it, lists, freezes and kills
 //!   its processes, and names the files that a process must write itself into.
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
 //! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
@@ -37,7 +37,6 @@ mod favordynmods;
 mod file_cache;
 mod layout;
 pub(crate) mod limits;
-mod path;
 mod processes;
 mod search;
 mod stats;
@@ -61,6 +60,5 @@ pub use limits::memory_shrink::ShrinkTimeouts;
 pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::release::ReleaseError;
 pub use limits::v2::weight;
-pub use path::{CgroupPath, InvalidPath};
 pub use stats::{ReadBuffer, ReadError};
 pub use systemd::{BusError, ReloadWatcher, SyncError, Systemd, SystemdError, slice};

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::cgroupfs::children;
 use crate::layout::Layout;
-use crate::path::CgroupPath;
+use model::CgroupPath;
 
 /// The most cgroups that are looked at in one tree: a container may have as many of its own as it likes.
 const SEEN_MAX: usize = 100_000;

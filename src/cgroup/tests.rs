@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use model::CgroupPath;
 use model::resources::{Bytes, LimitsPatch, MemoryLimit};
 
-use crate::{
-    Access, Cgroup, CgroupError, CgroupPath, DeviceKind, DeviceRule, Layout, Version, allow_all, default_rules,
-};
+use crate::{Access, Cgroup, CgroupError, DeviceKind, DeviceRule, Layout, Version, allow_all, default_rules};
 
 /// Emulated machines are slow: nothing should wait for this long elsewhere.
 const PATIENCE: Duration = Duration::from_secs(60);

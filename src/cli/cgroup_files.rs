@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cgroup::{Cgroup, CgroupFs as _, CgroupPath, Knob, Layout, Version};
+use cgroup::{Cgroup, CgroupFs as _, Knob, Layout, Version};
+use model::CgroupPath;
 use model::resources::LimitsPatch;
 use serde::Serialize;
 
@@ -16,7 +17,7 @@ pub enum FilesError {
     #[error("detecting the host's cgroups")]
     Layout(#[from] cgroup::DetectError),
     #[error("reading the cgroup path in the daemon's answer")]
-    Path(#[from] cgroup::InvalidPath),
+    Path(#[from] model::InvalidCgroupPath),
 }
 
 /// One setting and its cgroup file.

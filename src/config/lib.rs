@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgroup::CgroupPath;
+use model::CgroupPath;
 use model::pod_resources::QualifiedName;
 
 pub use file::RawConfig;

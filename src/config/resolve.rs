@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cgroup::CgroupPath;
+use model::CgroupPath;
 use model::pod_resources::InvalidName;
 use tracing_subscriber::EnvFilter;
 

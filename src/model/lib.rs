@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cdi_name;
+mod cgroup_path;
 mod container;
 mod container_state;
 mod error;
@@ -28,6 +29,7 @@ pub mod stats;
 mod update;
 mod user_ns;
 
+pub use cgroup_path::{CgroupPath, InvalidCgroupPath};
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 pub use container_state::{AbnormalExit, ContainerState, Exit, WrongState};
 pub use error::{ErrorClass, ErrorKind};

@@ -10,7 +10,7 @@ use model::stats::{MemoryUsage, Stall, SwapUsage};
 use super::read::keyed;
 use super::*;
 use crate::layout::{Hierarchy, HierarchyKind, Layout};
-use crate::path::CgroupPath;
+use model::CgroupPath;
 
 /// As Linux 6.18 writes it, for a container with a limit of 64 MiB.
 pub(super) const V1_STAT: &str = "cache 8192\nrss 4096\nrss_huge 0\nshmem 0\nmapped_file 0\ndirty 0\nwriteback 0\n\

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn with_the_cgroupfs_driver_there_is_nobody_to_tell() {
         let layout = crate::Layout::V2 { root: "/nonexistent".into() };
-        let group = Cgroup::new(std::sync::Arc::new(layout), crate::CgroupPath::new("/a.slice/b.scope").unwrap());
+        let group = Cgroup::new(std::sync::Arc::new(layout), model::CgroupPath::new("/a.slice/b.scope").unwrap());
         group.sync(&Values::from([(Knob::MEMORY_MAX, "nonsense".to_owned())])).unwrap();
     }
 }

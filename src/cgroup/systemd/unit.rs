@@ -1,6 +1,6 @@
 //! The units that crisp makes, and the cgroups that systemd gives them.
 
-use crate::path::{CgroupPath, InvalidPath};
+use model::{CgroupPath, InvalidCgroupPath};
 
 /// What stands before a container's id in the name of its scope. The kubelet finds the id behind the last dash.
 const PREFIX: &str = "crisp-";
@@ -50,8 +50,8 @@ impl Unit {
 }
 
 /// The cgroup of the slice that `path` ends in: given whole, as the kubelet does, or by the slice's name alone.
-pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidPath> {
-    let refused = |fault| InvalidPath::new(path.as_str(), fault);
+pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
+    let refused = |fault| InvalidCgroupPath::new(path.as_str(), fault);
     let (above, name) = path.as_str().rsplit_once('/').unwrap_or_default();
     if !name.ends_with(".slice") {
         return Err(refused("does not end in the name of a slice, which the systemd driver needs"));
@@ -64,7 +64,7 @@ pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidPath> {
 }
 
 /// The slice of a pod of ours in the slice `parent`.
-pub(crate) fn pod(parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+pub(crate) fn pod(parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
     let parent = slice(parent)?;
     let name = parent.as_str().rsplit('/').next().unwrap_or_default();
     let stem = name.strip_suffix(".slice").unwrap_or(name);

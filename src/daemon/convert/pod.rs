@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cgroup::CgroupPath;
 use cri_api::v1;
+use model::CgroupPath;
 use model::pod_resources::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 

@@ -203,8 +203,8 @@ impl Runtime {
         self.sandboxes.lock().get(pod).cloned()
     }
 
-    fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, cgroup::InvalidPath> {
-        Ok(cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, cgroup::CgroupPath::new(path)?))
+    fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, model::InvalidCgroupPath> {
+        Ok(cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, model::CgroupPath::new(path)?))
     }
 
     fn pod_dir(&self, id: &PodId) -> std::path::PathBuf {

@@ -93,7 +93,7 @@ pub(crate) enum CreateError {
     #[error(transparent)]
     Disk(#[from] FileError),
     #[error("the container's cgroup")]
-    CgroupPath(#[from] cgroup::InvalidPath),
+    CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("making the container's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),
     #[error(transparent)]

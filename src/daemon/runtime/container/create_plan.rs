@@ -212,7 +212,7 @@ impl Runtime {
     }
 
     fn container_cgroup(&self, pod: &PodRecord, id: &ContainerId) -> Result<cgroup::Cgroup, CreateError> {
-        let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
+        let parent = model::CgroupPath::new(&pod.cgroup.path)?;
         Ok(self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?)
     }
 

@@ -24,7 +24,7 @@ pub(crate) enum StopError {
     #[error(transparent)]
     Look(#[from] LookupError),
     #[error("the cgroup of container {container}")]
-    CgroupPath { container: ContainerId, source: cgroup::InvalidPath },
+    CgroupPath { container: ContainerId, source: model::InvalidCgroupPath },
     #[error("container {container} is still there after it was killed")]
     Stuck { container: ContainerId, source: cgroup::CgroupError },
 }

@@ -22,7 +22,7 @@ pub(crate) enum UpdateError {
     #[error(transparent)]
     Look(#[from] LookupError),
     #[error("the container's cgroup")]
-    CgroupPath(#[from] cgroup::InvalidPath),
+    CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("changing the resources of container {container}")]
     Resize { container: ContainerId, source: Box<ResizeError> },
 }

@@ -41,7 +41,7 @@ pub(crate) enum RunPodError {
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
     #[error(transparent)]
-    CgroupParent(cgroup::InvalidPath),
+    CgroupParent(model::InvalidCgroupPath),
     #[error("creating the pod's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),
     #[error(transparent)]
@@ -233,8 +233,8 @@ impl Runtime {
     fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
         let (path, ours) = match &spec.cgroup_parent {
             Some(parent) => {
-                let given = cgroup::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent));
-                (given.and_then(|path| path.refuse_existing_files(&self.cgroups)), false)
+                let given = model::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent));
+                (given.and_then(|path| self.cgroups.refuse_existing_files(path)), false)
             }
             None => (self.driver.pod(&self.config.cgroup.parent, id.as_str()), true),
         };

@@ -17,7 +17,7 @@ pub(crate) enum UpdatePodError {
     #[error(transparent)]
     Look(#[from] LookupError),
     #[error("the pod's cgroup")]
-    CgroupPath(#[from] cgroup::InvalidPath),
+    CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("changing the resources of pod {pod}")]
     Resize { pod: PodId, source: Box<ResizeError> },
 }

@@ -37,9 +37,9 @@ pub(crate) enum StatsError {
     #[error(transparent)]
     Look(#[from] LookupError),
     #[error("finding the cgroup of container {container}")]
-    ContainerPath { container: ContainerId, source: cgroup::InvalidPath },
+    ContainerPath { container: ContainerId, source: model::InvalidCgroupPath },
     #[error("finding the cgroup of pod {pod}")]
-    PodPath { pod: PodId, source: cgroup::InvalidPath },
+    PodPath { pod: PodId, source: model::InvalidCgroupPath },
     #[error("reading what container {container} uses")]
     Container { container: ContainerId, source: cgroup::ReadError },
     #[error("reading what pod {pod} uses")]

@@ -1,38 +1,48 @@
-//! The path of a cgroup below the top of each tree, safe to join to a mount point.
+//! The path of a cgroup, relative to the root of each hierarchy and safe to join to a mount point.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::Layout;
+use crate::error::{ErrorClass, ErrorKind};
 
-/// An absolute cgroup path such as `/kubepods/burstable/pod1/c1`; never the root, never leaving it.
+/// An absolute cgroup path such as `/kubepods/burstable/pod1/c1`; never the root, without `..`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(String);
 
-/// Why a text is no cgroup path.
+/// A text that is not a valid cgroup path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cgroup path {path:?} {fault}")]
-pub struct InvalidPath {
+pub struct InvalidCgroupPath {
     path: String,
     fault: &'static str,
 }
 
-impl InvalidPath {
-    pub(crate) fn new(path: &str, fault: &'static str) -> Self {
+impl InvalidCgroupPath {
+    #[must_use]
+    pub fn new(path: &str, fault: &'static str) -> Self {
         Self { path: path.to_owned(), fault }
     }
 
-    pub fn kind(&self) -> model::ErrorKind {
-        model::ErrorKind::Invalid
+    /// Returns the error for a path at which the kernel has a file.
+    #[must_use]
+    pub fn kernel_file(path: &CgroupPath) -> Self {
+        Self::new(path.as_str(), "contains the name of a kernel file")
     }
 }
 
-/// Files that the kernel has in every cgroup of v1, or at the top of a tree.
+impl ErrorClass for InvalidCgroupPath {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
+    }
+}
+
+/// Files that every v1 cgroup or the root of a v1 hierarchy has.
 const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
-/// The kernel names all other files after their controller, or `cgroup`, and `irq` for pressure: `memory.stat`.
+/// The kernel names all other files after their controller, or `cgroup`, or `irq` for pressure:
+/// `memory.stat`.
 const FILE_PREFIXES: [&str; 21] = [
     "cgroup",
     "blkio",
@@ -57,15 +67,15 @@ const FILE_PREFIXES: [&str; 21] = [
     "zswap",
 ];
 
-/// The longest name the kernel gives to a directory.
+/// The maximum length of a directory name in the kernel.
 const NAME_MAX: usize = 255;
-/// Together with a mount point and a file name this stays below PATH_MAX.
+/// The maximum length; with a mount point and a file name a path stays below `PATH_MAX`.
 const LENGTH_MAX: usize = 3072;
 
 impl CgroupPath {
-    /// Takes a path as it comes in a request; doubled and trailing slashes are dropped.
-    pub fn new(path: &str) -> Result<Self, InvalidPath> {
-        let invalid = |fault| InvalidPath { path: path.to_owned(), fault };
+    /// Parses a path from a request; doubled and trailing slashes are dropped.
+    pub fn new(path: &str) -> Result<Self, InvalidCgroupPath> {
+        let invalid = |fault| InvalidCgroupPath::new(path, fault);
         let relative = path.strip_prefix('/').ok_or_else(|| invalid("is not absolute"))?;
         let names: Vec<&str> = relative.split('/').filter(|name| !name.is_empty()).collect();
         if names.is_empty() {
@@ -76,7 +86,7 @@ impl CgroupPath {
         }
         for name in &names {
             if *name == "." || *name == ".." {
-                return Err(invalid("has a component that is no name"));
+                return Err(invalid("has \".\" or \"..\" as a component"));
             }
             if name.len() > NAME_MAX {
                 return Err(invalid("has a component that is too long"));
@@ -88,43 +98,32 @@ impl CgroupPath {
         Ok(Self(format!("/{}", names.join("/"))))
     }
 
-    /// The path of the child `name`.
-    pub fn join(&self, name: &str) -> Result<Self, InvalidPath> {
+    /// Returns the path of the child `name`.
+    pub fn join(&self, name: &str) -> Result<Self, InvalidCgroupPath> {
         if name.is_empty() || name.contains('/') {
-            return Err(InvalidPath { path: name.to_owned(), fault: "is not a single name" });
+            return Err(InvalidCgroupPath::new(name, "is not a single name"));
         }
         Self::new(&format!("{self}/{name}"))
     }
 
-    /// Refuses a path that names a file of the kernel's, in any tree: no cgroup can be made there, nor below. By the rule
-    /// after which systemd escapes names.
-    pub fn refuse_kernel_files(self) -> Result<Self, InvalidPath> {
+    /// Rejects a path with a component that is the name of a kernel file in any hierarchy: a cgroup
+    /// cannot be created there or below. systemd escapes names by the same rule.
+    pub fn refuse_kernel_files(self) -> Result<Self, InvalidCgroupPath> {
         let is_file = |name: &str| {
             let prefix = name.split_once('.').map(|(prefix, _)| prefix);
             FILES.contains(&name) || prefix.is_some_and(|prefix| FILE_PREFIXES.contains(&prefix))
         };
-        if self.0.split('/').any(is_file) { Err(Self::is_kernel_file(self.0)) } else { Ok(self) }
+        if self.0.split('/').any(is_file) { Err(InvalidCgroupPath::kernel_file(&self)) } else { Ok(self) }
     }
 
-    /// The same, by what is there now: files of controllers that the names above do not know.
-    pub fn refuse_existing_files(self, layout: &Layout) -> Result<Self, InvalidPath> {
-        let is_file = |mount: &Path| match fs::symlink_metadata(self.under(mount)) {
-            Ok(found) => !found.is_dir(),
-            Err(e) => e.kind() == io::ErrorKind::NotADirectory,
-        };
-        if layout.mounts().into_iter().any(is_file) { Err(Self::is_kernel_file(self.0)) } else { Ok(self) }
-    }
-
-    fn is_kernel_file(path: String) -> InvalidPath {
-        InvalidPath { path, fault: "names a file of the kernel's" }
-    }
-
+    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The directory of this cgroup in the tree mounted at `mount`.
-    pub(crate) fn under(&self, mount: &Path) -> PathBuf {
+    /// Returns the directory of this cgroup in the hierarchy mounted at `mount`.
+    #[must_use]
+    pub fn under(&self, mount: &Path) -> PathBuf {
         mount.join(&self.0[1..])
     }
 }
@@ -136,8 +135,8 @@ impl fmt::Display for CgroupPath {
 }
 
 impl TryFrom<String> for CgroupPath {
-    type Error = InvalidPath;
-    fn try_from(path: String) -> Result<Self, InvalidPath> {
+    type Error = InvalidCgroupPath;
+    fn try_from(path: String) -> Result<Self, InvalidCgroupPath> {
         Self::new(&path)
     }
 }
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_over_a_file_of_the_kernels_is_refused() {
+    fn a_path_with_the_name_of_a_kernel_file_is_refused() {
         for bad in [
             "/cgroup.procs",
             "/cpu.shares",
@@ -179,17 +178,6 @@ mod tests {
         for good in ["/kubepods/burstable/pod1", "/kubepods.slice/kubepods-pod1.slice", "/cpu", "/tasks.d", "/cpus.x"] {
             assert_eq!(CgroupPath::new(good).unwrap().refuse_kernel_files().unwrap().as_str(), good);
         }
-    }
-
-    #[test]
-    fn a_path_through_a_file_that_is_there_is_refused_whatever_its_name() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir(root.path().join("pods")).unwrap();
-        fs::write(root.path().join("pods/future"), "").unwrap();
-        let layout = Layout::V2 { root: root.path().to_owned() };
-        let refused = |path: &str| CgroupPath::new(path).unwrap().refuse_existing_files(&layout).is_err();
-        assert!(refused("/pods/future") && refused("/pods/future/x"));
-        assert!(!refused("/pods") && !refused("/pods/new") && !refused("/new/x"));
     }
 
     #[test]
