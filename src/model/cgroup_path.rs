@@ -98,6 +98,13 @@ impl CgroupPath {
         Ok(Self(format!("/{}", names.join("/"))))
     }
 
+    /// Returns a path that no cgroup has: for a record whose cgroup is not known.
+    #[must_use]
+    pub fn unknown(id: &str) -> Self {
+        let name: String = id.chars().filter(char::is_ascii_alphanumeric).take(64).collect();
+        Self(format!("/unknown-{name}"))
+    }
+
     /// Returns the path of the child `name`.
     pub fn join(&self, name: &str) -> Result<Self, InvalidCgroupPath> {
         if name.is_empty() || name.contains('/') {
@@ -194,5 +201,19 @@ mod tests {
         for bad in ["", "..", "a/b", "/"] {
             assert!(pod.join(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_path_is_stored_as_its_text() {
+        let path = CgroupPath::new("/kubepods/pod1").unwrap();
+        assert_eq!(serde_json::to_string(&path).unwrap(), r#""/kubepods/pod1""#);
+        assert_eq!(serde_json::from_str::<CgroupPath>(r#""/kubepods/pod1""#).unwrap(), path);
+        assert!(serde_json::from_str::<CgroupPath>(r#""/kubepods/../x""#).is_err());
+    }
+
+    #[test]
+    fn the_path_for_an_unknown_cgroup_is_valid() {
+        let path = CgroupPath::unknown(&"ab/..".repeat(200));
+        assert_eq!(CgroupPath::new(path.as_str()).unwrap(), path);
     }
 }

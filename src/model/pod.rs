@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup_path::CgroupPath;
 use crate::pod_resources::PodResourceConfig;
 use crate::resources::LimitsPatch;
 use crate::security::PodSecurity;
@@ -39,7 +40,7 @@ pub struct PodSpec {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     /// The cgroup that the client created for the pod and owns; `None`: crisp creates one.
-    pub cgroup_parent: Option<String>,
+    pub cgroup_parent: Option<CgroupPath>,
     pub sysctls: BTreeMap<String, String>,
     pub overhead: LimitsPatch,
     pub resources: LimitsPatch,

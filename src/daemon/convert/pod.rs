@@ -145,12 +145,12 @@ fn port_mapping(at: FieldPath<'_>, mapping: v1::PortMapping) -> Result<PortMappi
     })
 }
 
-fn cgroup_path(at: FieldPath<'_>, path: &str) -> Result<Option<String>, InvalidField> {
+fn cgroup_path(at: FieldPath<'_>, path: &str) -> Result<Option<CgroupPath>, InvalidField> {
     if path.is_empty() {
         return Ok(None);
     }
     let path = CgroupPath::new(path).and_then(CgroupPath::refuse_kernel_files);
-    Ok(Some(path.map_err(|problem| at.invalid(problem))?.into()))
+    Ok(Some(path.map_err(|problem| at.invalid(problem))?))
 }
 
 pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {

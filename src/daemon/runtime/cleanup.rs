@@ -142,13 +142,8 @@ impl Runtime {
     /// The cgroup that an intent names; where there is no intent that can be read, those that are called by the id.
     fn cleanup_cgroups(&self, steps: &mut CleanupSteps, dir: &Path, id: &str) {
         for CgroupIntent { cgroup, ours } in self.cgroups_to_remove(dir, id) {
-            let cgroup = match self.cgroup(&cgroup.unwrap_or_default()) {
-                Ok(cgroup) => cgroup,
-                Err(error) => {
-                    steps.record("finding its cgroup", Err(error));
-                    continue;
-                }
-            };
+            let Some(path) = cgroup else { continue };
+            let cgroup = self.cgroup(&path);
             if !ours {
                 steps.record("leaving its cgroup", cgroup.release_foreign());
             } else if cgroup.exists() {

@@ -122,7 +122,7 @@ impl Runtime {
     /// What somebody else changed is counted and logged, once.
     pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<CurrentLimits> {
         let pid = container.state.pid()?;
-        let cgroup = self.cgroup(&container.cgroup).ok()?.with_file_cache(entry.samples().files.clone());
+        let cgroup = self.cgroup(&container.cgroup).with_file_cache(entry.samples().files.clone());
         let mut now = cgroup.observe(&container.applied).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
         self.record_drift(entry, container, &mut now);
@@ -141,7 +141,7 @@ impl Runtime {
 
     /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
-        let mut now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.applied).ok()?;
+        let mut now = self.cgroup(&pod.cgroup.path).observe(&pod.applied).ok()?;
         if let Ok(entry) = self.pod_entry(pod.id.as_str()) {
             self.record_drift(&entry, pod, &mut now);
         }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use config::{CgroupDriver, Config};
-use model::{ContainerMeta, PodId, PodMeta};
+use model::{CgroupPath, ContainerMeta, PodId, PodMeta};
 use oci::cdi;
 use safe_fs::FileError;
 use security::seccomp::FilterCache;
@@ -203,8 +203,8 @@ impl Runtime {
         self.sandboxes.lock().get(pod).cloned()
     }
 
-    fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, model::InvalidCgroupPath> {
-        Ok(cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, model::CgroupPath::new(path)?))
+    fn cgroup(&self, path: &CgroupPath) -> cgroup::Cgroup {
+        cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, path.clone())
     }
 
     fn pod_dir(&self, id: &PodId) -> std::path::PathBuf {

@@ -75,9 +75,7 @@ impl Runtime {
         if record.state.pid().is_some() {
             return;
         }
-        if let Ok(cgroup) = self.cgroup(&record.cgroup)
-            && let Err(error) = cgroup.release_parent()
-        {
+        if let Err(error) = self.cgroup(&record.cgroup).release_parent() {
             tracing::warn!(container = %record.id, error = chain(&error), "an ended container still binds its pod's cgroup");
         }
     }
@@ -165,12 +163,10 @@ impl Runtime {
         self.end_shim(id).await;
         for entry in self.containers_of(id) {
             let record = entry.get();
-            if let Ok(cgroup) = self.cgroup(&record.cgroup) {
-                let wait = self.settings().stop.kill_wait;
-                let killed = blocking_stop(move || cgroup.kill_all(wait)).await;
-                if let Err(error) = killed {
-                    tracing::warn!(container = %record.id, error = chain(&error), "a process resists");
-                }
+            let cgroup = self.cgroup(&record.cgroup);
+            let wait = self.settings().stop.kill_wait;
+            if let Err(error) = blocking_stop(move || cgroup.kill_all(wait)).await {
+                tracing::warn!(container = %record.id, error = chain(&error), "a process did not exit after SIGKILL");
             }
             if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));

@@ -13,8 +13,8 @@ use std::time::{Duration, SystemTime};
 use cgroup::AppliedValues;
 use model::resources::LimitsPatch;
 use model::{
-    Capabilities, ContainerId, ContainerMeta, ContainerSecurity, ContainerSpec, ContainerState, GroupsPolicy,
-    ImageName, Namespaces, NsMode, PodId, PodMeta, PodSecurity, PodSpec, PodState, Signal,
+    Capabilities, CgroupPath, ContainerId, ContainerMeta, ContainerSecurity, ContainerSpec, ContainerState,
+    GroupsPolicy, ImageName, Namespaces, NsMode, PodId, PodMeta, PodSecurity, PodSpec, PodState, Signal,
 };
 use rustix::fs::statfs;
 use serde_json::Value;
@@ -61,7 +61,10 @@ impl Runtime {
             state: if runs { PodState::Unreadable } else { PodState::NotReady },
             hostname: String::new(),
             sandbox: Sandbox::default(),
-            cgroup: PodCgroup { path: intent.cgroup.unwrap_or_default(), ours: intent.ours },
+            cgroup: PodCgroup {
+                path: intent.cgroup.unwrap_or_else(|| CgroupPath::unknown(id.as_str())),
+                ours: intent.ours,
+            },
             applied: AppliedValues::new(),
             ips: ips.unwrap_or_default(),
             network: network.unwrap_or_default(),
@@ -96,8 +99,8 @@ impl Runtime {
         let dir = self.layout.container(pod, id);
         let mut intent: ContainerIntent = intent::read(&dir);
         intent.fill_from(&raw(&dir.join(CONTAINER_FILE)));
-        let found = || self.cgroups.find(id.as_str()).first().map(|path| path.as_str().to_owned());
-        let cgroup = intent.cgroup.or_else(found).unwrap_or_default();
+        let found = || self.cgroups.find(id.as_str()).into_iter().next();
+        let cgroup = intent.cgroup.or_else(found).unwrap_or_else(|| CgroupPath::unknown(id.as_str()));
         let created = intent.created.unwrap_or_else(|| made(&dir));
         let unknown = || NAMELESS.to_owned();
         let image =
@@ -128,11 +131,11 @@ impl Runtime {
     }
 
     /// By the exit that the shim wrote down, else by the processes in its cgroup.
-    fn state_of_unreadable(&self, dir: &Path, cgroup: &str, created: SystemTime) -> ContainerState {
+    fn state_of_unreadable(&self, dir: &Path, cgroup: &CgroupPath, created: SystemTime) -> ContainerState {
         if let Some(exit) = recorded_exit(dir) {
             return ContainerState::Exited { started: Some(created.min(exit.at)), exit };
         }
-        let processes = self.cgroup(cgroup).ok().and_then(|cgroup| cgroup.procs().ok()).unwrap_or_default();
+        let processes = self.cgroup(cgroup).procs().unwrap_or_default();
         match first_process(&processes) {
             Some(pid) => ContainerState::Running { pid, started: created },
             None => ContainerState::Exited { started: None, exit: recorded_exit_or_lost(dir) },
@@ -147,7 +150,7 @@ impl Runtime {
             Some(_) => vec![known],
             None => {
                 let found = self.cgroups.find(id).into_iter();
-                found.map(|path| CgroupIntent { cgroup: Some(path.as_str().to_owned()), ours: true }).collect()
+                found.map(|path| CgroupIntent { cgroup: Some(path), ours: true }).collect()
             }
         }
     }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use model::{ContainerMeta, ContainerSpec, PodMeta, PodSpec, PortMapping, Signal};
+use model::{CgroupPath, ContainerMeta, ContainerSpec, PodMeta, PodSpec, PortMapping, Signal};
 use security::Labels;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -25,7 +25,7 @@ pub(crate) const INTENT_FILE: &str = "intent.json";
 #[serde(default)]
 pub(crate) struct CgroupIntent {
     #[serde(deserialize_with = "lenient")]
-    pub(crate) cgroup: Option<String>,
+    pub(crate) cgroup: Option<CgroupPath>,
     #[serde(deserialize_with = "lenient")]
     pub(crate) ours: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct CgroupIntent {
 #[serde(default)]
 pub(crate) struct PodIntent {
     #[serde(deserialize_with = "lenient")]
-    pub(crate) cgroup: Option<String>,
+    pub(crate) cgroup: Option<CgroupPath>,
     #[serde(deserialize_with = "lenient")]
     pub(crate) ours: bool,
     #[serde(deserialize_with = "lenient")]
@@ -64,7 +64,7 @@ pub(crate) struct PodIntent {
 #[serde(default)]
 pub(crate) struct ContainerIntent {
     #[serde(deserialize_with = "lenient")]
-    pub(crate) cgroup: Option<String>,
+    pub(crate) cgroup: Option<CgroupPath>,
     #[serde(deserialize_with = "lenient")]
     pub(crate) ours: bool,
     #[serde(deserialize_with = "lenient")]
@@ -120,9 +120,9 @@ impl PodIntent {
 }
 
 impl ContainerIntent {
-    pub(crate) fn new(spec: &ContainerSpec, cgroup: &str, image: ContainerImage, stop_signal: Signal) -> Self {
+    pub(crate) fn new(spec: &ContainerSpec, cgroup: &CgroupPath, image: ContainerImage, stop_signal: Signal) -> Self {
         Self {
-            cgroup: Some(cgroup.to_owned()),
+            cgroup: Some(cgroup.clone()),
             ours: true,
             meta: Some(spec.meta.clone()),
             created: Some(SystemTime::now()),
@@ -219,7 +219,7 @@ mod tests {
     fn an_intent_of_an_earlier_release_is_filled_from_the_record() {
         let mut pod: PodIntent = parse(br#"{"cgroup":"/kubepods/pod1","ours":false}"#);
         pod.fill_from(&serde_json::to_value(pod_record()).unwrap());
-        assert_eq!(pod, PodIntent { cgroup: Some("/kubepods/pod1".to_owned()), ours: false, ..pod_intent() });
+        assert_eq!(pod, PodIntent { cgroup: CgroupPath::new("/kubepods/pod1").ok(), ours: false, ..pod_intent() });
         let (mut container, record) = (ContainerIntent::default(), container_record());
         container.fill_from(&serde_json::to_value(&record).unwrap());
         assert_eq!((container.cgroup, container.meta), (Some(record.cgroup), Some(record.spec.meta)));

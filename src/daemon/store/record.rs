@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cgroup::AppliedValues;
-use model::{ContainerId, ContainerSpec, ContainerState, PodId, PodSpec, PodState, Signal};
+use model::{CgroupPath, ContainerId, ContainerSpec, ContainerState, PodId, PodSpec, PodState, Signal};
 use oci::ProcessUser;
 use oci::cdi::InjectedDevice;
 use security::Labels;
@@ -102,7 +102,7 @@ pub(crate) enum NetworkKind {
 /// The cgroup above the pod's containers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PodCgroup {
-    pub(crate) path: String,
+    pub(crate) path: CgroupPath,
     /// crisp made it and removes it; else the client owns it and crisp never writes to it.
     pub(crate) ours: bool,
 }
@@ -124,7 +124,7 @@ pub(crate) struct ContainerRecord {
     /// The log file's full path on the host.
     pub(crate) log: Option<PathBuf>,
     pub(crate) stop_signal: Signal,
-    pub(crate) cgroup: String,
+    pub(crate) cgroup: CgroupPath,
     /// What was written to the files of its cgroup.
     #[serde(default)]
     pub(crate) applied: AppliedValues,

@@ -71,7 +71,7 @@ fn of_container(container: &ContainerMetrics, pod: &PodRecord, metered: &Metrics
 fn pod_labels(record: &PodRecord) -> [String; LABELS.len()] {
     let meta = &record.spec.meta;
     let none = String::new;
-    [none(), record.cgroup.path.clone(), none(), record.id.to_string(), meta.namespace.clone(), meta.name.clone()]
+    [none(), record.cgroup.path.to_string(), none(), record.id.to_string(), meta.namespace.clone(), meta.name.clone()]
 }
 
 /// As cAdvisor has it: what is called id is the cgroup, what is called name is the id.
@@ -79,7 +79,7 @@ fn container_labels(record: &ContainerRecord, pod: &PodRecord) -> [String; LABEL
     let meta = &pod.spec.meta;
     [
         record.spec.meta.name.clone(),
-        record.cgroup.clone(),
+        record.cgroup.to_string(),
         record.image.name.clone(),
         record.id.to_string(),
         meta.namespace.clone(),

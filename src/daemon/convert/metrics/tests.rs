@@ -237,12 +237,13 @@ fn labels_are_those_of_the_kubelet() {
     assert_eq!(pods[0].pod_sandbox_id, pod.id.to_string());
     assert_eq!(
         labels(&pods[0].metrics[0]),
-        ["", &pod.cgroup.path, "", pod.id.as_str(), &meta.namespace, &meta.name].map(str::to_owned)
+        ["", pod.cgroup.path.as_str(), "", pod.id.as_str(), &meta.namespace, &meta.name].map(str::to_owned)
     );
     let own = &pods[0].container_metrics[0];
     assert_eq!(own.container_id, container.id.to_string());
     let name = &container.spec.meta.name;
-    let known = [name, &container.cgroup, &container.image.name, container.id.as_str(), &meta.namespace, &meta.name];
+    let known =
+        [name, container.cgroup.as_str(), &container.image.name, container.id.as_str(), &meta.namespace, &meta.name];
     assert!(own.metrics.iter().all(|metric| labels(metric) == known.map(str::to_owned)));
 }
 

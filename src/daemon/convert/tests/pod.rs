@@ -40,7 +40,7 @@ fn every_field_comes_through() {
         [PortMapping { protocol: Protocol::Udp, container_port: 53, host_port: 5353, host_ip: "127.0.0.1".into() }]
     );
     assert_eq!((spec.labels, spec.annotations), (map(&[("lk", "lv")]), map(&[("ak", "av")])));
-    assert_eq!(spec.cgroup_parent.as_deref(), Some("/kubepods/pod1"));
+    assert_eq!(spec.cgroup_parent.as_ref().map(CgroupPath::as_str), Some("/kubepods/pod1"));
     assert_eq!(spec.sysctls, map(&[("net.ipv4.ip_forward", "1"), ("kernel.shm_rmid_forced", "1")]));
     for limits in [&spec.overhead, &spec.resources] {
         assert_eq!(limits.cpu_shares, Some(CpuShares::new(512).unwrap()));

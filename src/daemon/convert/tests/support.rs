@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::{ContainerId, ContainerState, PodId, PodState, Signal};
+use model::{CgroupPath, ContainerId, ContainerState, PodId, PodState, Signal};
 use shim_protocol::Sandbox;
 
 use crate::convert::{container, pod};
@@ -265,7 +265,7 @@ pub(crate) fn pod_record() -> PodRecord {
         state: PodState::Ready,
         hostname: "web-host".to_owned(),
         sandbox: Sandbox::default(),
-        cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
+        cgroup: PodCgroup { path: CgroupPath::new("/kubepods/pod1").unwrap(), ours: false },
         applied: cgroup::AppliedValues::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         network: NetworkKind::Bridge,
@@ -291,7 +291,7 @@ pub(crate) fn container_record() -> ContainerRecord {
         user: ContainerUser { uid: 1000, gid: 2000, groups: vec![7, 8] },
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,
-        cgroup: "/kubepods/pod1/c".to_owned(),
+        cgroup: CgroupPath::new("/kubepods/pod1/c").unwrap(),
         applied: cgroup::AppliedValues::new(),
         cdi: vec![],
         selinux: None,

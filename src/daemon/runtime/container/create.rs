@@ -215,7 +215,7 @@ impl Runtime {
             user: process.into(),
             log: log.path.map(|log| log.directory.join(log.file)),
             stop_signal: plan.stop_signal,
-            cgroup: plan.cgroup.cgroup.path().as_str().to_owned(),
+            cgroup: plan.cgroup.cgroup.path().clone(),
             applied,
             cdi: plan.cdi,
             selinux: plan.security.selinux,

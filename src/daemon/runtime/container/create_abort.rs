@@ -84,7 +84,7 @@ impl ContainerPlan {
         ContainerIntent {
             log: self.log.path.as_ref().map(|log| log.directory.join(&log.file)),
             selinux: self.security.selinux.clone(),
-            ..ContainerIntent::new(spec, self.cgroup.cgroup.path().as_str(), image, self.stop_signal)
+            ..ContainerIntent::new(spec, self.cgroup.cgroup.path(), image, self.stop_signal)
         }
     }
 }

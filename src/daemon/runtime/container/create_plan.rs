@@ -212,8 +212,7 @@ impl Runtime {
     }
 
     fn container_cgroup(&self, pod: &PodRecord, id: &ContainerId) -> Result<cgroup::Cgroup, CreateError> {
-        let parent = model::CgroupPath::new(&pod.cgroup.path)?;
-        Ok(self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?)
+        Ok(self.cgroup(&self.driver.container(&pod.cgroup.path, id.as_str())?))
     }
 
     /// Returns the SELinux labels. A level of the container alone stays reserved until it is freed.

@@ -23,8 +23,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) enum StopError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("the cgroup of container {container}")]
-    CgroupPath { container: ContainerId, source: model::InvalidCgroupPath },
     #[error("container {container} is still there after it was killed")]
     Stuck { container: ContainerId, source: cgroup::CgroupError },
 }
@@ -33,7 +31,6 @@ impl ErrorClass for StopError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath { .. } => ErrorKind::Internal,
             Self::Stuck { .. } => ErrorKind::Deadline,
         }
     }
@@ -103,7 +100,6 @@ impl Runtime {
         let heard = self.signal(&record, Signal::KILL).await;
         let container = record.id.clone();
         let cgroup = self.cgroup(&record.cgroup);
-        let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
         let wait = self.settings().stop.kill_wait;
         let emptied = blocking_stop(move || cgroup.kill_all(wait)).await;
         if heard && tokio::time::timeout(wait, entry.wait_until(has_exited)).await.is_ok() {
@@ -130,7 +126,7 @@ impl Runtime {
         let pid = record.state.pid()?;
         let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
         let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
-        let cgroup = self.cgroup(&record.cgroup).ok()?;
+        let cgroup = self.cgroup(&record.cgroup);
         // Opened first: the number cannot pass to another while it is looked for.
         let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
         let all = cgroup.procs().ok()?;

@@ -21,8 +21,6 @@ use crate::store::{CONTAINER_FILE, ContainerRecord, Entry};
 pub(crate) enum UpdateError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("the container's cgroup")]
-    CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("changing the resources of container {container}")]
     Resize { container: ContainerId, source: Box<ResizeError> },
 }
@@ -31,7 +29,6 @@ impl ErrorClass for UpdateError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath(_) => ErrorKind::Internal,
             Self::Resize { source, .. } => source.kind(),
         }
     }
@@ -90,7 +87,7 @@ impl Runtime {
         if record.state.pid().is_none() {
             return Ok(None);
         }
-        let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.samples().files.clone());
+        let group = self.cgroup(&record.cgroup).with_file_cache(entry.samples().files.clone());
         journal::drop_unified_on_v1("linux", group.layout().version(), &mut asked.limits);
         keep_swap_disabled(&record.spec.resources, &mut asked.limits);
         let limits = group.without_unasked_swap(&record.spec.resources, &asked.limits);
@@ -207,7 +204,7 @@ impl Runtime {
         if !Journal::<ContainerUpdate>::path(&dir).exists() {
             return record;
         }
-        let Ok(group) = self.cgroup(&record.cgroup) else { return record };
+        let group = self.cgroup(&record.cgroup);
         journal::recover(&group, &dir, |asked, settings| {
             self.record_container_resize(&mut record, &group, &asked, settings)
         });

@@ -130,7 +130,7 @@ impl Runtime {
         failpoint::at("run_pod.intent")?;
         let mut settings = AppliedValues::new();
         if cgroup.ours {
-            let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
+            let group = self.cgroup(&cgroup.path);
             let limits = limits::of(&spec);
             let runtime = Arc::clone(self);
             let made = blocking(move || -> Result<AppliedValues, RunPodError> {
@@ -151,7 +151,7 @@ impl Runtime {
         let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
         failpoint::at("run_pod.sandbox")?;
         // Taken back by `cleanup_pod`, which looks for it in every network.
-        let pod = network::pod(id, &spec, &cgroup.path, sandbox.network.as_deref())?;
+        let pod = network::pod(id, &spec, cgroup.path.as_str(), sandbox.network.as_deref())?;
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         if connection != NetworkKind::None {
             // A daemon that cannot read the record gives these addresses to none else.
@@ -233,13 +233,12 @@ impl Runtime {
     fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
         let (path, ours) = match &spec.cgroup_parent {
             Some(parent) => {
-                let given = model::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent));
+                let given = self.driver.given(parent);
                 (given.and_then(|path| self.cgroups.refuse_existing_files(path)), false)
             }
             None => (self.driver.pod(&self.config.cgroup.parent, id.as_str()), true),
         };
-        let path = path.map_err(RunPodError::CgroupParent)?;
-        Ok(PodCgroup { path: path.as_str().to_owned(), ours })
+        Ok(PodCgroup { path: path.map_err(RunPodError::CgroupParent)?, ours })
     }
 
     /// Refuses what no step could fulfil.

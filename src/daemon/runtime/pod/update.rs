@@ -16,8 +16,6 @@ use crate::store::{Entry, POD_FILE, PodRecord};
 pub(crate) enum UpdatePodError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("the pod's cgroup")]
-    CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("changing the resources of pod {pod}")]
     Resize { pod: PodId, source: Box<ResizeError> },
 }
@@ -26,7 +24,6 @@ impl ErrorClass for UpdatePodError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath(_) => ErrorKind::Internal,
             Self::Resize { source, .. } => source.kind(),
         }
     }
@@ -73,7 +70,7 @@ impl Runtime {
             let recorded = entry.try_update(&self.layout, |record| record.spec = all);
             return recorded.map_err(|e| failed(e.into()));
         }
-        let group = self.cgroup(&record.cgroup.path)?;
+        let group = self.cgroup(&record.cgroup.path);
         match self.resize_pod(entry, &record, &group, all, asked) {
             Ok(outcome) => self.resizes.count(outcome),
             // Stopped, and its cgroup is gone.
@@ -117,7 +114,7 @@ impl Runtime {
         if !Journal::<PodUpdate>::path(&dir).exists() {
             return record;
         }
-        let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
+        let group = self.cgroup(&record.cgroup.path);
         journal::recover(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
             record.applied.extend(settings);

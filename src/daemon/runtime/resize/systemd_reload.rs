@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cgroup::{AppliedValues, Driver, Knob, ReloadWatcher, SyncError};
+use model::CgroupPath;
 use model::error_chain::chain;
 use tokio::sync::mpsc;
 
@@ -67,13 +68,10 @@ impl Runtime {
         }
     }
 
-    async fn restore_cgroup_after_reload(self: &Arc<Self>, id: &str, cgroup: String, settings: AppliedValues) {
+    async fn restore_cgroup_after_reload(self: &Arc<Self>, id: &str, cgroup: CgroupPath, settings: AppliedValues) {
         let runtime = self.clone();
-        let undone: Result<Vec<Knob>, SyncError> = blocking(move || match runtime.cgroup(&cgroup) {
-            Ok(group) => group.restore_after_reload(&settings),
-            Err(_) => Ok(Vec::new()),
-        })
-        .await;
+        let undone: Result<Vec<Knob>, SyncError> =
+            blocking(move || runtime.cgroup(&cgroup).restore_after_reload(&settings)).await;
         match undone {
             Ok(files) if files.is_empty() => {}
             Ok(files) => {

@@ -36,10 +36,6 @@ const FIRST_WITHIN: Duration = Duration::from_millis(100);
 pub(crate) enum StatsError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("finding the cgroup of container {container}")]
-    ContainerPath { container: ContainerId, source: model::InvalidCgroupPath },
-    #[error("finding the cgroup of pod {pod}")]
-    PodPath { pod: PodId, source: model::InvalidCgroupPath },
     #[error("reading what container {container} uses")]
     Container { container: ContainerId, source: cgroup::ReadError },
     #[error("reading what pod {pod} uses")]
@@ -52,8 +48,6 @@ impl ErrorClass for StatsError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            // It was a path when the record was made.
-            Self::ContainerPath { .. } | Self::PodPath { .. } => ErrorKind::Internal,
             Self::Container { source, .. } | Self::Pod { source, .. } => source.kind(),
             Self::Members { source, .. } => source.kind(),
         }
@@ -164,8 +158,7 @@ impl Runtime {
     ) -> Result<ContainerStatsEntry, StatsError> {
         let record = entry.get();
         let container = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(entry.samples().files.clone()));
-        let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
+        let cgroup = self.cgroup(&record.cgroup).with_file_cache(entry.samples().files.clone());
         let gauges = entry.samples();
         let read = usage(&cgroup, &gauges.cpu, scratch);
         let (group, nano_cores) = read.map_err(|source| StatsError::Container { container: container(), source })?;
@@ -177,7 +170,6 @@ impl Runtime {
         let record = entry.get();
         let pod = || record.id.clone();
         let cgroup = self.cgroup(&record.cgroup.path);
-        let cgroup = cgroup.map_err(|source| StatsError::PodPath { pod: pod(), source })?;
         let failed = |source| StatsError::Pod { pod: pod(), source };
         let (group, nano_cores) = usage(&cgroup, &entry.samples().cpu, scratch).map_err(failed)?;
         let tasks = cgroup.tasks(scratch).map_err(failed)?;
