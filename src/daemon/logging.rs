@@ -40,13 +40,13 @@ pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLe
         LogFormat::Json => log.json().flatten_event(true).boxed(),
     };
     let (recorder, spans) = tracing.map(Spans::new).unzip();
-    let recorder = recorder.map(|recorder| recorder.with_filter(RecordingLayer::filter()));
+    let recorder = recorder.map(|recorder| recorder.with_filter(RecordingLayer::filter(&CRATES)));
     tracing_subscriber::registry().with(log.with_filter(filter)).with(recorder).try_init()?;
     Ok((LogLevel(level), spans))
 }
 
 /// The crates of crisp that log in the daemon.
-pub(crate) const CRATES: [&str; 7] = ["cgroup", "config", "daemon", "image", "net", "oci", "security"];
+const CRATES: [&str; 7] = ["cgroup", "config", "daemon", "image", "net", "oci", "security"];
 
 /// A level alone sets the level of crisp's own crates: the libraries would drown them in frames and handshakes.
 fn filter(level: &str) -> String {

@@ -3,89 +3,19 @@
 //! `runtime` reaches a sandbox through [`SandboxClient`] alone. Each kind of sandbox is one variant; the compiler lists what
 //! a new kind must answer. Today the only kind is a shim process on the host ([`crate::shim`]).
 
-use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use model::{ContainerId, ErrorClass, ErrorKind, Exit, Signal};
+use model::{ContainerId, Signal};
 use shim_protocol::{
     AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, LaunchWarning, LaunchWarningKind,
-    LogPath, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind,
+    LogPath, Request, Response, Sandbox, SandboxRequest,
 };
 use tokio::sync::{mpsc, oneshot};
 
+pub(crate) use crate::sandbox::{STOP_TIMEOUT, SandboxError, SandboxEvent};
 use crate::shim::{ShimClient, pid_file};
 pub(crate) use crate::shim::{ShimProgram, SpawnError};
-
-/// How long a sandbox may take to answer while a pod or container is stopped or removed. It is not needed there: the kernel
-/// ends the processes that it does not.
-pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SandboxError {
-    #[error("connecting to the shim at {path}")]
-    Connect { path: PathBuf, source: io::Error },
-    #[error("the pod's shim is gone")]
-    Gone,
-    #[error("the pod's shim did not answer within {0:?}")]
-    Silent(Duration),
-    #[error("the pod's shim is silent, and was not waited for")]
-    Mute,
-    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
-    Foreign { release: String, protocol: u32 },
-    #[error("talking to the shim")]
-    Frame(#[from] shim_protocol::FrameError),
-    #[error("sending to the shim")]
-    Send(#[source] io::Error),
-    #[error("the shim answered something else than was asked")]
-    Mismatch,
-    #[error(transparent)]
-    Failed(#[from] ShimError),
-}
-
-impl SandboxError {
-    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
-    /// busy, stopped, of another time, or this process has run out of descriptors.
-    pub(crate) fn is_dead(&self) -> bool {
-        let Self::Connect { source, .. } = self else { return false };
-        matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
-    }
-}
-
-impl ErrorClass for SandboxError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
-            Self::Foreign { .. } => ErrorKind::Unsupported,
-            Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
-            Self::Failed(failure) => match failure.kind {
-                ShimErrorKind::NotFound => ErrorKind::NotFound,
-                ShimErrorKind::State => ErrorKind::Precondition,
-                ShimErrorKind::Program | ShimErrorKind::Invalid => ErrorKind::Invalid,
-                ShimErrorKind::Exhausted => ErrorKind::Exhausted,
-                ShimErrorKind::Unsupported => ErrorKind::Unsupported,
-                ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
-            },
-        }
-    }
-}
-
-/// A message that a sandbox sends at any time.
-#[derive(Debug)]
-pub(crate) enum SandboxEvent {
-    Exited {
-        container: ContainerId,
-        exit: Exit,
-    },
-    LogLost {
-        container: ContainerId,
-        bytes: u64,
-        error: String,
-    },
-    /// The connection ended: the shim is dead, or found this daemon too slow.
-    Gone,
-}
 
 /// A connection to a sandbox; clones share it, and it ends with the last of them.
 #[derive(Debug, Clone)]

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tonic::Code;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
-use tracing_subscriber::filter::{FilterExt as _, FilterFn, LevelFilter, filter_fn};
+use tracing_subscriber::filter::{FilterExt as _, LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Context as Surroundings, Filter, Layer};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
@@ -107,15 +107,13 @@ pub(crate) struct RecordingLayer {
 }
 
 impl RecordingLayer {
-    /// Only spans of our own parts, whatever the level of the log.
-    pub(crate) fn filter<S>() -> impl Filter<S> {
-        let ours: FilterFn = filter_fn(|metadata: &Metadata<'_>| metadata.is_span() && is_ours(metadata.target()));
-        ours.with_max_level_hint(LevelFilter::DEBUG).and(LevelFilter::DEBUG)
+    /// Selects the spans of `crates`, independent of the level of the log.
+    pub(crate) fn filter<S>(crates: &'static [&'static str]) -> impl Filter<S> {
+        let is_own =
+            |metadata: &Metadata<'_>| metadata.target().split("::").next().is_some_and(|name| crates.contains(&name));
+        let own_spans = filter_fn(move |metadata: &Metadata<'_>| metadata.is_span() && is_own(metadata));
+        own_spans.with_max_level_hint(LevelFilter::DEBUG).and(LevelFilter::DEBUG)
     }
-}
-
-fn is_ours(target: &str) -> bool {
-    target.split("::").next().is_some_and(|name| crate::logging::CRATES.contains(&name))
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {
@@ -165,7 +163,7 @@ mod tests {
         let (queue, mut spans) = mpsc::channel(places);
         let counters = Arc::<SpanCounters>::default();
         let recorder = RecordingLayer { queue, counters: Arc::clone(&counters) };
-        let subscriber = tracing_subscriber::registry().with(recorder.with_filter(RecordingLayer::filter()));
+        let subscriber = tracing_subscriber::registry().with(recorder.with_filter(RecordingLayer::filter(&["daemon"])));
         tracing::subscriber::with_default(subscriber, work);
         (std::iter::from_fn(|| spans.try_recv().ok()).collect(), counters.dropped())
     }

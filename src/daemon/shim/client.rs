@@ -15,7 +15,7 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::sandbox_client::{STOP_TIMEOUT, SandboxError, SandboxEvent};
+use crate::sandbox::{STOP_TIMEOUT, SandboxError, SandboxEvent};
 
 type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, SandboxError>>>>;
 

@@ -9,7 +9,7 @@ use shim_protocol::{Event, PROTOCOL, Request, Response, ShimMessage, ShimRequest
 use tokio::sync::mpsc;
 
 use super::client::ShimClient;
-use crate::sandbox_client::{SandboxError, SandboxEvent};
+use crate::sandbox::{SandboxError, SandboxEvent};
 
 /// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {

@@ -1,0 +1,77 @@
+//! Errors and events of every kind of sandbox.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::{ContainerId, ErrorClass, ErrorKind, Exit};
+use shim_protocol::{ShimError, ShimErrorKind};
+
+/// How long a sandbox may take to answer while a pod or container is stopped or removed. It is not needed there: the kernel
+/// ends the processes that it does not.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    #[error("connecting to the shim at {path}")]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the pod's shim is gone")]
+    Gone,
+    #[error("the pod's shim did not answer within {0:?}")]
+    Silent(Duration),
+    #[error("the pod's shim is silent, and was not waited for")]
+    Mute,
+    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
+    Foreign { release: String, protocol: u32 },
+    #[error("talking to the shim")]
+    Frame(#[from] shim_protocol::FrameError),
+    #[error("sending to the shim")]
+    Send(#[source] io::Error),
+    #[error("the shim answered something else than was asked")]
+    Mismatch,
+    #[error(transparent)]
+    Failed(#[from] ShimError),
+}
+
+impl SandboxError {
+    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
+    /// busy, stopped, of another time, or this process has run out of descriptors.
+    pub(crate) fn is_dead(&self) -> bool {
+        let Self::Connect { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+    }
+}
+
+impl ErrorClass for SandboxError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
+            Self::Foreign { .. } => ErrorKind::Unsupported,
+            Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
+            Self::Failed(failure) => match failure.kind {
+                ShimErrorKind::NotFound => ErrorKind::NotFound,
+                ShimErrorKind::State => ErrorKind::Precondition,
+                ShimErrorKind::Program | ShimErrorKind::Invalid => ErrorKind::Invalid,
+                ShimErrorKind::Exhausted => ErrorKind::Exhausted,
+                ShimErrorKind::Unsupported => ErrorKind::Unsupported,
+                ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
+            },
+        }
+    }
+}
+
+/// A message that a sandbox sends at any time.
+#[derive(Debug)]
+pub(crate) enum SandboxEvent {
+    Exited {
+        container: ContainerId,
+        exit: Exit,
+    },
+    LogLost {
+        container: ContainerId,
+        bytes: u64,
+        error: String,
+    },
+    /// The connection ended: the shim is dead, or found this daemon too slow.
+    Gone,
+}
