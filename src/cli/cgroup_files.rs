@@ -58,11 +58,11 @@ pub(super) fn rows(group: &Cgroup, info: &VerboseInfo) -> Vec<Row> {
 
 fn row(group: &Cgroup, info: &VerboseInfo, knob: &Knob) -> Option<Row> {
     let file = knob.file();
-    let (asked, applied) = (asked_for(file, &info.asked), info.applied.get(file).cloned());
+    let (asked, applied) = (requested(file, &info.asked), info.applied.get(file).cloned());
     let actual = group.read(knob).ok().map(|text| text.trim().to_owned());
     let known = asked.is_some() || applied.is_some() || actual.is_some();
     known.then(|| Row {
-        what: what(file),
+        what: setting(file),
         file: file.to_owned(),
         path: group.location(knob),
         asked,
@@ -99,7 +99,7 @@ fn usual(version: Version) -> Vec<Knob> {
     }
 }
 
-fn what(file: &str) -> &'static str {
+fn setting(file: &str) -> &'static str {
     match file {
         "cpu.cfs_quota_us" | "cpu.max" => "cpu limit",
         "cpu.cfs_period_us" => "cpu period",
@@ -115,7 +115,7 @@ fn what(file: &str) -> &'static str {
 }
 
 /// Returns the requested value for this file, in the notation of a pod spec where one exists.
-pub(super) fn asked_for(file: &str, asked: &LimitsPatch) -> Option<String> {
+pub(super) fn requested(file: &str, asked: &LimitsPatch) -> Option<String> {
     let swap = || asked.memory_swap.map(|limit| format!("{} with memory", units::memory(limit)));
     let named = match file {
         "cpu.cfs_quota_us" | "cpu.max" => asked.cpu_quota.map(|quota| units::cpus(quota, asked.cpu_period)),
@@ -177,10 +177,10 @@ mod tests {
             ("hugetlb.2MB.rsvd.max", "4Mi"),
             ("memory.high", "max"),
         ] {
-            assert_eq!(asked_for(file, &asked).as_deref(), Some(text), "{file}");
+            assert_eq!(requested(file, &asked).as_deref(), Some(text), "{file}");
         }
-        assert_eq!(asked_for("cpuset.cpus", &asked), None);
-        assert_eq!(asked_for("memory.low", &asked), None);
+        assert_eq!(requested("cpuset.cpus", &asked), None);
+        assert_eq!(requested("memory.low", &asked), None);
     }
 
     #[test]

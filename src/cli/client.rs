@@ -54,7 +54,7 @@ pub(super) struct Cri {
 impl Cri {
     pub(super) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let at = || socket.to_owned();
-        // tonic's error does not say whether the socket is missing, stale or not permitted.
+        // tonic's error does not distinguish whether the socket is missing, stale or not permitted.
         match UnixStream::connect(socket) {
             Ok(_) => {}
             Err(error) => {

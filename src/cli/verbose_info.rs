@@ -7,7 +7,7 @@ use model::resources::{LimitsPatch, ObservedLimits};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Asked, applied and actual limits; see `daemon/runtime/verbose_info.rs`.
+/// Requested, applied and actual limits; see `daemon/runtime/verbose_info.rs`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct VerboseInfo {
     pub(super) asked: LimitsPatch,

@@ -137,7 +137,7 @@ fn switching(to: &'static str) -> Response<()> {
 fn spdy(headers: &HeaderMap, ours: &'static [&'static str]) -> Result<(Response<()>, &'static str), UpgradeError> {
     let upgrade = values(headers, &UPGRADE);
     if !wants_upgrade(headers) || !upgrade.iter().any(|value| value.eq_ignore_ascii_case(SPDY)) {
-        return Err(UpgradeError::bad("the request must ask for SPDY/3.1 or websocket"));
+        return Err(UpgradeError::bad("the Upgrade header must be SPDY/3.1 or websocket"));
     }
     let asked = values(headers, &VERSIONS);
     if asked.is_empty() {

@@ -199,7 +199,7 @@ fn without_a_daemon_layers_of_running_containers_are_kept() {
     let env = &daemon.env;
     env.image_ok(&["import", path(&saved(env, "crisp.test/more:1", "more"))]);
     let error = env.image_fails(&["prune", "--all"]);
-    assert!(error.contains("cannot tell which images are in use") && error.contains("start it first"), "{error}");
+    assert!(error.contains("cannot determine which images are in use") && error.contains("start it first"), "{error}");
     assert_eq!(env.listed().as_array().unwrap().len(), 2);
     env.image_ok(&["rm", BOX, "crisp.test/more:1"]);
     assert_eq!(env.layers().0, 2, "only a daemon frees layers");

@@ -156,7 +156,7 @@ fn budgets(out: &mut impl Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the label that says which values are better.
+/// Returns the label that states which values are better.
 pub(crate) fn better(unit: Unit) -> &'static str {
     if unit.more_is_better() { "more is better" } else { "less is better" }
 }

@@ -20,7 +20,7 @@ pub(super) async fn daemon(cri: &Cri, steps: &mut Steps) -> Result<DaemonInfo, F
         let status = cri.runtime().status(v1::StatusRequest { verbose: true }).await?.into_inner();
         let info: DaemonInfo = verbose_info::read(&status.info)?;
         let conditions = status.status.map(|status| status.conditions).unwrap_or_default();
-        // A false condition is no failure: without a network, pods of the host network still run.
+        // A false condition is not a failure: without a network, pods of the host network still run.
         let lacking = conditions.iter().filter(|condition| !condition.status);
         let lacking: String = lacking.map(|c| format!("; {} is false: {}", c.r#type, c.message)).collect();
         let words = format!("crisp {}, {} pods, {} containers{lacking}", info.release, info.pods, info.containers);

@@ -73,7 +73,7 @@ fn wait(holding: bool) -> io::Result<()> {
     })
 }
 
-/// Allocates or frees memory until as much is held as `WANTED` says.
+/// Allocates or frees memory until it holds the amount in `WANTED`.
 fn follow(memory: &mut Vec<Vec<u8>>) -> io::Result<()> {
     let wanted = fs::read_to_string(WANTED).ok().and_then(|text| text.trim().parse::<usize>().ok());
     let Some(wanted) = wanted.filter(|wanted| *wanted != memory.len()) else { return Ok(()) };

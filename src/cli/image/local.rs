@@ -26,7 +26,7 @@ pub(crate) struct LocalStore {
     pinned: PinnedImages,
 }
 
-/// What to do if the store does not exist.
+/// The action if the store does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfMissing {
     Make,

@@ -149,7 +149,7 @@ pub enum ImageError {
     #[error("listing containers in the state directory")]
     Containers(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "cannot tell which images are in use without the daemon ({} exists); start it first",
+        "cannot determine which images are in use without the daemon ({} exists); start it first",
         .0.display()
     )]
     MayRun(PathBuf),

@@ -20,7 +20,7 @@ pub(super) struct Change {
     /// Limit of memory plus swap: an amount, or max.
     #[arg(long, value_name = "LIMIT")]
     memory_swap: Option<Limit>,
-    /// CPU time per period, instead of a limit in --cpu; -1 is no limit.
+    /// CPU time per period, instead of a limit in --cpu; -1 removes the limit.
     #[arg(long, value_name = "MICROSECONDS", allow_negative_numbers = true)]
     cpu_quota: Option<i64>,
     /// Length of the CPU period.

@@ -153,7 +153,7 @@ impl LimitsChange {
     }
 }
 
-/// Compares limits; None is no limit, which is more than any limit.
+/// Compares limits; None means unlimited, which is more than any limit.
 fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
     match (a, b) {
         (None, None) => Ordering::Equal,

@@ -104,7 +104,7 @@ pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidQuantityArg> {
     Ok(MemoryLimit::new("memory", bytes)?)
 }
 
-/// Returns a quota in microseconds; None is no limit.
+/// Returns a quota in microseconds; None means unlimited.
 pub(super) fn cpu_micros(quota: CpuQuota) -> Option<u64> {
     match quota {
         CpuQuota::Unlimited => None,

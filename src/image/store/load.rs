@@ -86,7 +86,7 @@ pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
 
 /// Returns a chain id that no image can have.
 pub(crate) fn unreferenced_chain_id(number: u64) -> Digest {
-    Digest::of(format!("layer {number} of nobody").as_bytes())
+    Digest::of(format!("layer {number} of no image").as_bytes())
 }
 
 /// Returns the record of a layer of which only the disk usage is known.

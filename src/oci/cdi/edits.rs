@@ -91,7 +91,7 @@ impl Edits {
         let built = new_hook(hook)?;
         let hooks = self.hooks.get_or_insert_default();
         let list = match hook.moment {
-            #[allow(deprecated, reason = "a spec may still ask for it")]
+            #[allow(deprecated, reason = "specs may still contain it")]
             HookStage::Prestart => hooks.prestart_mut(),
             HookStage::CreateRuntime => hooks.create_runtime_mut(),
             HookStage::CreateContainer => hooks.create_container_mut(),

@@ -90,7 +90,7 @@ fn part(raw: RawEdits) -> Result<ContainerEdits, SpecError> {
     }
     for (index, gid) in additional_gids.into_iter().enumerate() {
         match gid {
-            // The specification says that 0 is ignored.
+            // The specification ignores 0.
             0 => {}
             u32::MAX => return Err(SpecError::new(&format!("additionalGids[{index}]"), "must not be 4294967295")),
             gid => part.groups.push(gid),

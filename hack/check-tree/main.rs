@@ -1,0 +1,127 @@
+//! check-tree [ROOT]: checks the rules of CONTRIBUTING.md that concern the whole tree: prose, sizes of files and folders,
+//! dependencies between crates and modules, and commit messages. Reads the files that git tracks.
+#![forbid(unsafe_code)]
+
+mod commits;
+mod crates;
+mod modules;
+mod prose;
+mod rust_source;
+mod sizes;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::{env, fmt, fs};
+
+/// Paths that do not follow the rules of prose yet: findings there are counted only.
+const PENDING: [&str; 17] = [
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "docs/",
+    "examples/",
+    "src/cgroup/",
+    "src/config/",
+    "src/daemon/",
+    "src/image/",
+    "src/launcher/",
+    "src/net/",
+    "src/oci/",
+    "src/security/",
+    "src/shim/",
+    "src/streaming/",
+    "tests/",
+];
+/// Texts of others: the CRI protocol, and inputs found by the fuzzer.
+const FOREIGN: [&str; 2] = ["proto/", "tests/fuzz/seeds/"];
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    line: usize,
+    rule: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, rule: String) -> Self {
+        Self { path: path.to_owned(), line, rule }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.rule),
+            line => write!(f, "{}:{line}: {}", self.path, self.rule),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let root = env::args().nth(1).unwrap_or_else(|| ".".to_owned());
+    let findings = match check(Path::new(&root)) {
+        Ok(findings) => findings,
+        Err(error) => {
+            eprintln!("check-tree: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (pending, findings): (Vec<_>, Vec<_>) = findings.into_iter().partition(is_pending);
+    for finding in &findings {
+        eprintln!("{finding}");
+    }
+    if !pending.is_empty() {
+        eprintln!("check-tree: {} findings in paths that are not checked yet", pending.len());
+    }
+    if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn is_pending(finding: &Finding) -> bool {
+    let is_prose = finding.line > 0 || finding.path == "ARCHITECTURE.md";
+    is_prose && PENDING.iter().any(|path| finding.path.starts_with(path))
+}
+
+fn check(root: &Path) -> Result<Vec<Finding>, String> {
+    let listed = git(root, &["ls-files", "-z"])?;
+    let paths: Vec<&str> = listed.split('\0').filter(|path| !path.is_empty()).collect();
+    let mut findings = sizes::check_folders(&paths);
+    let mut modules = modules::Modules::default();
+    let mut manifests = Vec::new();
+    for path in paths {
+        // A file that git tracks may be removed in the work tree.
+        let Ok(content) = fs::read_to_string(root.join(path)) else { continue };
+        if FOREIGN.iter().any(|foreign| path.starts_with(foreign)) {
+            continue;
+        }
+        findings.extend(prose::check(path, &content));
+        if path.ends_with(".rs") {
+            findings.extend(sizes::check_file(path, &content));
+            modules.add(path, &content);
+        } else if path.ends_with("Cargo.toml") {
+            manifests.push((path.to_owned(), content));
+        }
+    }
+    let members: Vec<_> =
+        manifests.iter().filter_map(|(_, manifest)| crates::name(manifest)).map(str::to_owned).collect();
+    for (path, manifest) in &manifests {
+        findings.extend(crates::check(path, manifest, &members));
+    }
+    findings.extend(modules.check());
+    findings.extend(commits::check(root)?);
+    findings.sort();
+    Ok(findings)
+}
+
+/// Returns what git prints. Fails if its exit status is not 0.
+fn git(root: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").arg("-C").arg(root).args(arguments).output();
+    let output = output.map_err(|error| format!("running git: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("git {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("git {}: {error}", arguments.join(" ")))
+}
