@@ -28,7 +28,8 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// Returns the last commit that is not checked. In a shallow clone this is at least its oldest commit, which adds all files.
+/// Returns the last commit that is not checked. In a shallow clone this is its oldest commit or a later one, since the
+/// oldest adds all files.
 fn base(root: &Path) -> Result<Option<String>, String> {
     if let Ok(tag) = git(root, &["describe", "--tags", "--abbrev=0"]) {
         return Ok(Some(tag.trim().to_owned()));

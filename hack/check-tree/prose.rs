@@ -136,7 +136,7 @@ fn check_words(path: &str, words: &[Word], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Tells apart uses such as "there is no" and "is no longer".
+/// Returns whether the use is allowed, as in "there is no" and "is no longer".
 fn is_plain(phrase: &str, words: &[Word], position: usize) -> bool {
     let before = position.checked_sub(1).map(|before| words[before].word.as_str());
     let after = words.get(position + 2).map(|after| after.word.as_str());

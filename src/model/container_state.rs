@@ -35,10 +35,11 @@ pub enum AbnormalExit {
 ///
 /// Starting and removing are not states: meanwhile the work lock of the container is locked.
 ///
-/// CRI's CONTAINER_UNKNOWN is never reported. containerd reports it if it cannot load a container's task after a restart,
-/// and the kubelet then stops the container and starts another. crisp knows the state without that: the shim writes each
-/// exit to a file, and the kernel lists the processes of the cgroup, also if a record is unreadable. A container
-/// that cannot be removed completely stays exited, and the daemon retries the cleanup.
+/// CRI's CONTAINER_UNKNOWN is never reported. containerd reports it if it cannot load a container's
+/// task after a restart, and the kubelet then stops the container and starts another. crisp knows
+/// the state without that: the shim writes each exit to a file, and the kernel lists the processes
+/// of the cgroup, also if a record is unreadable. A container that cannot be removed completely
+/// stays exited, and the daemon retries the cleanup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     Created { pid: NonZeroU32 },

@@ -214,5 +214,4 @@ impl From<Quantity> for String {
 }
 
 #[cfg(test)]
-#[path = "quantity_tests.rs"]
 mod tests;
