@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use image::Registries;
 use safe_fs::FileStamp;
-use sync::{Mutex, RwLock};
+use sync::Mutex;
 
 use super::{ConfigError, Origin, RawConfig, registries};
 
@@ -14,8 +14,6 @@ use super::{ConfigError, Origin, RawConfig, registries};
 pub struct RegistryReloader {
     origin: Origin,
     seen: Mutex<LoadedFiles>,
-    /// Copied from the last valid settings; separate, so that reading it does not wait for file I/O.
-    search: RwLock<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -29,8 +27,7 @@ struct LoadedFiles {
 
 impl RegistryReloader {
     pub fn new(origin: Origin, registries: Registries) -> Self {
-        let search = RwLock::new(registries.search.clone());
-        Self { origin, seen: Mutex::new(LoadedFiles { files: BTreeMap::new(), good: registries }), search }
+        Self { origin, seen: Mutex::new(LoadedFiles { files: BTreeMap::new(), good: registries }) }
     }
 
     /// Reloads the files that have changed and calls `apply` if the settings differ. Blocks on file I/O.
@@ -46,15 +43,9 @@ impl RegistryReloader {
         let registries = self.read(&mut seen.files)?;
         if registries != seen.good {
             seen.good = registries.clone();
-            self.search.write().clone_from(&registries.search);
             apply(registries);
         }
         Ok(())
-    }
-
-    /// Returns the registries for image names without a registry.
-    pub fn search(&self) -> Vec<String> {
-        self.search.read().clone()
     }
 
     /// Reads all files. Takes the stamp of each before reading it, so that a change during the read is

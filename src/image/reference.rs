@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use crate::digest::Digest;
 
-pub(crate) const HUB: &str = "docker.io";
+/// The registry of image names without one, unless others are configured.
+pub const HUB: &str = "docker.io";
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
 
@@ -86,6 +87,11 @@ impl Reference {
         Ok(found)
     }
 
+    /// Returns whether the image name `text` begins with a registry.
+    pub fn names_registry(text: &str) -> bool {
+        split_registry(text).0.is_some()
+    }
+
     /// Returns whether `text` is a valid registry: a host name with an optional port.
     pub fn is_registry(text: &str) -> bool {
         is_registry(text)
@@ -157,11 +163,7 @@ impl<'a> Parts<'a> {
         if tag.is_some_and(|tag| !is_tag(tag)) {
             return Err("invalid tag");
         }
-        let is_host = |first: &str| first.eq_ignore_ascii_case("localhost") || first.contains(['.', ':']);
-        let (registry, path) = match name.split_once('/') {
-            Some((first, rest)) if is_host(first) => (Some(first), rest),
-            _ => (None, name),
-        };
+        let (registry, path) = split_registry(name);
         let pick = match (digest, tag) {
             (Some(digest), _) => TagOrDigest::Digest(digest),
             (None, Some(tag)) => TagOrDigest::Tag(tag.to_owned()),
@@ -193,6 +195,15 @@ impl<'a> Parts<'a> {
             return Err("a repository must be lower-case letters and digits separated by '/', '.', '_', '__' or '-'");
         }
         Ok(Reference { registry, path, pick: self.pick.clone() })
+    }
+}
+
+/// Splits a name into its registry and the rest.
+fn split_registry(name: &str) -> (Option<&str>, &str) {
+    let is_host = |first: &str| first.eq_ignore_ascii_case("localhost") || first.contains(['.', ':']);
+    match name.split_once('/') {
+        Some((first, rest)) if is_host(first) => (Some(first), rest),
+        _ => (None, name),
     }
 }
 

@@ -154,8 +154,9 @@ impl ImageService for ImageApi {
 
     async fn pull_image(&self, request: Request<PullImageRequest>) -> RpcResult<PullImageResponse> {
         self.reload_registries().await;
-        let pull = convert::image::pull(request.into_inner(), &self.registries.search()).map_err(status::of)?;
-        let convert::image::Pull { name: image, credentials, pod, warnings } = pull;
+        let store = self.runtime.images();
+        let pull = convert::image::pull(request.into_inner(), &store.search()).map_err(status::of)?;
+        let convert::image::Pull { name: image, request, pod, warnings } = pull;
         record_image(&image.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
             record_pod_id(&format!("{namespace}/{name} {uid}"));
@@ -163,7 +164,7 @@ impl ImageService for ImageApi {
         log_warnings(&warnings);
         self.check_handler("image", &image)?;
         // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
-        let pulled = self.runtime.images().pull_as(&image.image, credentials).await;
+        let pulled = store.pull(request).await;
         let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
         Ok(Response::new(PullImageResponse { image_ref: image.id.to_string() }))
     }

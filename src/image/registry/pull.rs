@@ -35,6 +35,15 @@ const QUESTIONS_MAX: usize = 4;
 const OVERTAKE_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 const OVERTAKE_BYTES: u64 = 2 << 20;
 
+/// An image to pull.
+#[derive(Debug, Clone)]
+pub struct PullRequest {
+    /// The full names to try, in order of preference, as [`Reference::candidates`] returns them.
+    pub candidates: Vec<Reference>,
+    /// Credentials for one of the registries.
+    pub credentials: Option<RegistryLogin>,
+}
+
 /// A pull of one image from one registry, with the state that its layers share.
 #[derive(Debug)]
 pub(crate) struct Pull {
@@ -61,19 +70,6 @@ struct ResolvedManifest {
 }
 
 impl Store {
-    /// Does the same as [`Store::pull_as`], with credentials for the registry in the name, or
-    /// docker.io.
-    pub async fn pull(&self, name: &str, credentials: Option<Credentials>) -> Result<Arc<Image>, PullError> {
-        let login = match credentials {
-            Some(credentials) => {
-                let registry = name.parse::<Reference>()?.registry().to_owned();
-                Some(RegistryLogin { registry, credentials })
-            }
-            None => None,
-        };
-        self.pull_as(name, login).await
-    }
-
     /// Pulls an image unless the registry reports the same digest as the image in the store.
     ///
     /// Each caller resolves the name at the registry with its own credentials; then callers that
@@ -82,17 +78,16 @@ impl Store {
     /// registry must send it, since it could claim to have a blob that it does not have. Dropping
     /// the future abandons the pull and removes the layers it had unpacked.
     ///
-    /// A name without a registry is looked up in the registries to search, in order. The search
-    /// continues only if a registry reports that it does not have the image: one that cannot be
-    /// reached might have it.
-    pub async fn pull_as(&self, name: &str, login: Option<RegistryLogin>) -> Result<Arc<Image>, PullError> {
+    /// The candidates are tried in order. The next one is tried only if a registry reports that it
+    /// does not have the image: one that cannot be reached might have it.
+    pub async fn pull(&self, request: PullRequest) -> Result<Arc<Image>, PullError> {
+        let PullRequest { candidates, credentials } = request;
         let http = self.http();
-        let candidates = Reference::candidates(name, &http.registries.search)?;
         let alone = candidates.len() == 1;
         let progress = Arc::new(self.counters.begin());
         let mut tried = Vec::new();
         for image in candidates {
-            let given = login.as_ref().filter(|login| login.registry == image.registry());
+            let given = credentials.as_ref().filter(|login| login.registry == image.registry());
             let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), &progress)?);
             match pull.resolve().instrument(tracing::debug_span!("image.resolve")).await {
                 Ok(top) => return pull.get(top).await,
@@ -100,7 +95,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        Err(PullError::Search { name: name.to_owned(), tried })
+        Err(PullError::Search { tried })
     }
 
     fn pull_of(

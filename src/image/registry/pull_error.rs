@@ -2,7 +2,6 @@
 
 use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
-use crate::reference::BadReference;
 use crate::registry::endpoint::BadEndpoint;
 use crate::registry::fetch_error::{Attempts, error_chain};
 use crate::store::durable::DiskError;
@@ -10,9 +9,6 @@ use crate::store::durable::DiskError;
 /// A pull that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The name is not a valid image name.
-    #[error(transparent)]
-    Reference(#[from] BadReference),
     /// The name's registry is not a valid URL host.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
@@ -25,10 +21,8 @@ pub enum PullError {
         source: Attempts,
     },
     /// None of the registries to search has the image.
-    #[error("{name} not found in the searched registries: {}", causes(tried))]
+    #[error("image not found in the searched registries: {}", causes(tried))]
     Search {
-        /// The requested name.
-        name: String,
         /// The error for each candidate, in order.
         tried: Vec<PullError>,
     },
@@ -60,7 +54,6 @@ impl PullError {
     /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Reference(source) => source.kind(),
             Self::Endpoint(_) => model::ErrorKind::Invalid,
             Self::Fetch { source, .. } => source.kind(),
             Self::Search { tried, .. } => tried.last().map_or(model::ErrorKind::NotFound, Self::kind),

@@ -202,6 +202,11 @@ impl Store {
         self.http.read().clone()
     }
 
+    /// Returns the registries to search for an image name without a registry.
+    pub fn search(&self) -> Vec<String> {
+        self.http().registries.search.clone()
+    }
+
     /// Returns counters of all pulls since the store was opened, and the active pulls.
     pub fn traffic(&self) -> PullTotals {
         self.counters.traffic()

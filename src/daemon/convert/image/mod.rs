@@ -4,7 +4,7 @@ pub(crate) mod info;
 
 use std::time::SystemTime;
 
-use ::image::{Credentials, Image, Reference, RegistryLogin, Usage};
+use ::image::{Credentials, HUB, Image, PullRequest, Reference, RegistryLogin, Usage};
 use config::PinnedImages;
 use cri_api::v1;
 use model::{ImageName, PodMeta};
@@ -60,7 +60,7 @@ pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) name: ImageName,
-    pub(crate) credentials: Option<RegistryLogin>,
+    pub(crate) request: PullRequest,
     /// The pod that waits for it, where the caller says.
     pub(crate) pod: Option<PodMeta>,
     pub(crate) warnings: Warnings,
@@ -88,35 +88,35 @@ pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName
 pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, InvalidField> {
     let v1::PullImageRequest { image, auth, sandbox_config } = request;
     let (name, mut warnings) = asked(image)?;
-    let meant = Reference::candidates(&name.image, search).map_err(|bad| FieldPath::top("image.image").invalid(bad))?;
+    let at = FieldPath::top("image.image");
+    let candidates = Reference::candidates(&name.image, search).map_err(|bad| at.invalid(bad))?;
     let credentials = match auth {
-        Some(auth) => login(FieldPath::top("auth"), auth, &name.image, &meant, &mut warnings)?,
+        Some(auth) => login(FieldPath::top("auth"), auth, &name.image, &candidates, &mut warnings)?,
         None => None,
     };
     // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
     let at = FieldPath::top("sandbox_config");
     let metadata = sandbox_config.and_then(|config| config.metadata);
     let pod = metadata.map(|metadata| pod::meta(at.at("metadata"), Some(metadata))).transpose()?;
-    Ok(Pull { name, credentials, pod, warnings })
+    Ok(Pull { name, request: PullRequest { candidates, credentials }, pod, warnings })
 }
 
-/// Credentials, and which of the registries that `name` can mean they are for: that which they say, otherwise that which
-/// clients look them up for, docker.io where the name has none.
+/// Returns the credentials, and the registry of a candidate that they are for: the one in `auth`, otherwise the one that
+/// clients look credentials up for, which is docker.io for a name without a registry.
 fn login(
     at: FieldPath<'_>,
     auth: v1::AuthConfig,
     name: &str,
-    meant: &[Reference],
+    candidates: &[Reference],
     warnings: &mut Warnings,
 ) -> Result<Option<RegistryLogin>, InvalidField> {
     let server = auth.server_address.clone();
     let Some(credentials) = credentials(at, auth)? else { return Ok(None) };
-    let taken_for = name.parse::<Reference>().map_err(|bad| FieldPath::top("image.image").invalid(bad))?;
     let is_owner = |registry: &str| match server.is_empty() {
-        true => registry == taken_for.registry(),
+        true => Reference::names_registry(name) || registry == HUB,
         false => is_registry(&server, registry),
     };
-    match meant.iter().map(Reference::registry).find(|registry| is_owner(registry)) {
+    match candidates.iter().map(Reference::registry).find(|registry| is_owner(registry)) {
         Some(registry) => Ok(Some(RegistryLogin { registry: registry.to_owned(), credentials })),
         None => {
             warnings.push(format!("{at}: for another registry than {name} is looked for in, so not used"));

@@ -50,30 +50,32 @@ fn image() -> Image {
 
 #[test]
 fn the_strongest_credentials_are_used() {
-    let used = |change: fn(&mut v1::AuthConfig)| pull_with(change).unwrap().credentials.map(|login| login.credentials);
+    let used =
+        |change: fn(&mut v1::AuthConfig)| pull_with(change).unwrap().request.credentials.map(|login| login.credentials);
     assert_eq!(used(|_| ()), Some(Credentials::RegistryToken("registry".into())));
     assert_eq!(used(|a| a.registry_token.clear()), Some(Credentials::IdentityToken("identity".into())));
     let no_tokens = |a: &mut v1::AuthConfig| (a.registry_token, a.identity_token) = Default::default();
     let basic_auth = pull_with(no_tokens).unwrap();
-    assert_eq!(basic_auth.credentials, login("auser", "a:pass"));
+    assert_eq!(basic_auth.request.credentials, login("auser", "a:pass"));
     assert!(basic_auth.warnings.is_empty());
     let plain = pull_with(|a| {
         no_tokens(a);
         a.auth.clear();
     });
-    assert_eq!(plain.unwrap().credentials, login("user", "pass"));
-    assert_eq!(pull_with(|a| *a = v1::AuthConfig::default()).unwrap().credentials, None);
+    assert_eq!(plain.unwrap().request.credentials, login("user", "pass"));
+    assert_eq!(pull_with(|a| *a = v1::AuthConfig::default()).unwrap().request.credentials, None);
 }
 
 #[test]
 fn credentials_for_another_registry_are_not_used() {
     for other in ["b.example", "https://a.example", "a.example:5001"] {
-        let Pull { credentials, warnings, .. } = pull_with(|a| a.server_address = other.into()).unwrap();
+        let Pull { request: PullRequest { credentials, .. }, warnings, .. } =
+            pull_with(|a| a.server_address = other.into()).unwrap();
         assert_eq!(credentials, None, "{other}");
         assert_eq!(warnings.len(), 1, "{other}");
     }
     for same in ["", "a.example:5000", "http://a.example:5000"] {
-        assert!(pull_with(|a| a.server_address = same.into()).unwrap().credentials.is_some(), "{same}");
+        assert!(pull_with(|a| a.server_address = same.into()).unwrap().request.credentials.is_some(), "{same}");
     }
 }
 
@@ -84,7 +86,7 @@ fn credentials_for_a_name_without_a_registry_go_where_they_are_for() {
         let auth = v1::AuthConfig { server_address: server.into(), ..auth() };
         let image = Some(v1::ImageSpec { image: "busybox".into(), ..v1::ImageSpec::default() });
         super::pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None }, &search)
-            .map(|pull| pull.credentials.map(|login| login.registry).unwrap_or_default())
+            .map(|pull| pull.request.credentials.map(|login| login.registry).unwrap_or_default())
     };
     let owner = |text: &str| Ok(text.to_owned());
     assert_eq!(used("https://index.docker.io/v1/", &["docker.io"]), owner("docker.io"));
@@ -179,7 +181,7 @@ fn padding_of_credentials_is_no_part_of_them() {
     let padded = BASE64_STANDARD.encode("user:pass\0\0");
     for auth in [padded.clone(), format!("{padded}\0\0"), format!("{padded}\n")] {
         let given = pull_with(|a| *a = v1::AuthConfig { auth, ..v1::AuthConfig::default() });
-        assert_eq!(given.unwrap().credentials, login("user", "pass"));
+        assert_eq!(given.unwrap().request.credentials, login("user", "pass"));
     }
 }
 

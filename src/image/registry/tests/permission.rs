@@ -39,8 +39,8 @@ async fn the_id_of_a_private_image_does_not_grant_access_to_it() {
     for missing in known {
         let impostor = boastful(without(all.clone(), &missing)).await;
         let env = TestEnv::new();
-        let image = env.store.pull(&format!("{}/team/x:1", owner.host), Some(me())).await.unwrap();
-        let error = env.store.pull(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
+        let image = env.store.pull_named(&format!("{}/team/x:1", owner.host), Some(me())).await.unwrap();
+        let error = env.store.pull_named(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
         assert_eq!(*env.store.find(image.id.as_str()).unwrap(), *image, "the image has no new name");
     }
@@ -65,9 +65,9 @@ async fn claiming_layers_of_a_private_image_does_not_grant_access_to_them() {
     let claim = Made { config, manifest: serde_json::to_vec(&manifest).unwrap(), layers: junk.layers };
     let impostor = Server::of(&[("x:1", &claim)]).await;
     let env = TestEnv::new();
-    env.store.pull(&format!("{}/team/x:1", owner.host), None).await.unwrap();
+    env.store.pull_named(&format!("{}/team/x:1", owner.host), None).await.unwrap();
     let before = env.list("layers");
-    let error = env.store.pull(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
+    let error = env.store.pull_named(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     assert_eq!((env.store.list().len(), env.list("layers")), (1, before));
 }
@@ -83,8 +83,8 @@ async fn a_layer_in_the_store_is_not_used_if_the_registry_denies_access() {
     })
     .await;
     let env = TestEnv::new();
-    let image = env.store.pull(&format!("{}/open:1", server.host), None).await.unwrap();
-    let error = env.store.pull(&format!("{}/locked:1", server.host), None).await.unwrap_err();
+    let image = env.store.pull_named(&format!("{}/open:1", server.host), None).await.unwrap();
+    let error = env.store.pull_named(&format!("{}/locked:1", server.host), None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
     assert_eq!(env.store.find(image.id.as_str()).unwrap().repo_tags, image.repo_tags);
 }
@@ -100,19 +100,19 @@ async fn a_layer_already_sent_costs_one_request_also_after_a_restart() {
     let open = || Arc::new(Store::open(directory.path(), Registries::default(), Limits::default()).unwrap());
     let store = open();
     for (name, wanted) in [("a", (0, 1)), ("b", (1, 1))] {
-        store.pull(&format!("{}/{name}:1", first.host), None).await.unwrap();
+        store.pull_named(&format!("{}/{name}:1", first.host), None).await.unwrap();
         assert_eq!(asked(&first), wanted, "{name}");
     }
     // Another registry must send it once, although it is in the store; it is not unpacked again.
     let before = std::fs::read_dir(directory.path().join("layers")).unwrap().count();
-    store.pull(&format!("{}/copy:1", second.host), None).await.unwrap();
+    store.pull_named(&format!("{}/copy:1", second.host), None).await.unwrap();
     assert_eq!(asked(&second), (0, 1));
     assert_eq!(std::fs::read_dir(directory.path().join("layers")).unwrap().count(), before);
     drop(store);
     let store = open();
     for server in [&first, &second] {
         let (heads, gets) = asked(server);
-        store.pull(&format!("{}/c:1", server.host), None).await.unwrap();
+        store.pull_named(&format!("{}/c:1", server.host), None).await.unwrap();
         assert_eq!(asked(server), (heads + 1, gets));
     }
     assert_eq!(store.list().len(), 3);
@@ -127,7 +127,7 @@ async fn an_image_with_a_deleted_layer_is_pulled_again() {
     // Detected when a container is created, or by a pull.
     for by_container in [true, false] {
         let env = TestEnv::new();
-        let image = env.store.pull(&name, None).await.unwrap();
+        let image = env.store.pull_named(&name, None).await.unwrap();
         let lowers = env.store.lowers(&image).unwrap();
         let gone = layer(&env, lowers[0]);
         // The whole layer, or only its files.
@@ -139,7 +139,7 @@ async fn an_image_with_a_deleted_layer_is_pulled_again() {
             assert_eq!(env.store.find(&name), None);
             env.store.release("container").unwrap();
         }
-        let again = env.store.pull(&name, None).await.unwrap();
+        let again = env.store.pull_named(&name, None).await.unwrap();
         assert_eq!((again.id.clone(), env.read(&again, "top")), (image.id.clone(), "x".to_owned()));
         assert_eq!(env.store.hold("container", &again.id).unwrap().len(), 2);
         assert_eq!(env.list("layers").len(), 2, "the old layer is removed");
@@ -153,7 +153,7 @@ async fn a_layer_without_files_is_not_used_after_a_restart() {
     let server = Server::of(&[("x:1", &made)]).await;
     let open = || Store::open(directory.path(), Registries::default(), Limits::default()).unwrap();
     let store = open();
-    let image = store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let image = store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
     std::fs::remove_dir_all(store.layers_dir().join(store.lowers(&image).unwrap()[0].directory())).unwrap();
     drop(store);
     assert_eq!(open().list(), []);

@@ -24,12 +24,12 @@ async fn pulls_are_counted_by_their_result() {
     let env = TestEnv::new();
     assert_eq!(env.store.traffic(), PullTotals::default());
     let name = format!("{}/x:1", server.host);
-    env.store.pull(&name, None).await.unwrap();
+    env.store.pull_named(&name, None).await.unwrap();
     let bytes = made.layers.iter().map(|layer| layer.len() as u64).sum();
     let first = PullTotals { succeeded: 1, bytes, layers: 2, ..PullTotals::default() };
     assert_eq!(env.store.traffic(), first);
-    env.store.pull(&name, None).await.unwrap();
-    env.store.pull(&format!("{}/none:1", server.host), None).await.unwrap_err();
+    env.store.pull_named(&name, None).await.unwrap();
+    env.store.pull_named(&format!("{}/none:1", server.host), None).await.unwrap_err();
     assert_eq!(env.store.traffic(), PullTotals { succeeded: 2, failed: 1, ..first });
 }
 
@@ -46,7 +46,7 @@ async fn an_active_pull_is_listed_and_counts_as_failed_when_abandoned() {
     let (store, name) = (env.store.clone(), format!("{}/x:1", server.host));
     let pulling = tokio::spawn({
         let name = name.clone();
-        async move { store.pull(&name, None).await }
+        async move { store.pull_named(&name, None).await }
     });
     let first = made.layers[0].len() as u64;
     until(|| env.store.traffic().pulling.iter().any(|pull| pull.layers == 1 && pull.bytes == first + 10)).await;
@@ -81,7 +81,7 @@ async fn a_layer_that_is_downloaded_again_is_not_counted_as_progress() {
     let urls = [format!("http://{}", lying.host), format!("http://{}", good.host)];
     let env = TestEnv::with(mirrored(&urls), Limits::default());
     let store = env.store.clone();
-    let pulling = tokio::spawn(async move { store.pull("registry.example/x:1", None).await });
+    let pulling = tokio::spawn(async move { store.pull_named("registry.example/x:1", None).await });
     until(|| asked.load(Ordering::Relaxed) == 2).await;
     let now = env.store.traffic().pulling.remove(0);
     assert!(now.bytes < now.total / 2, "{now:?}");
@@ -139,13 +139,13 @@ async fn a_pull_is_logged_once_at_its_end_and_not_if_nothing_was_downloaded() {
     let server = Server::of(&[("x:1", &made("x"))]).await;
     let env = TestEnv::new();
     let name = format!("{}/x:1", server.host);
-    env.store.pull(&name, None).await.unwrap();
+    env.store.pull_named(&name, None).await.unwrap();
     let lines = log.take();
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in ["pulled", &name, "bytes=", "layers=2", "seconds="] {
         assert!(lines[0].contains(part), "{part} in {lines:?}");
     }
-    env.store.pull(&name, None).await.unwrap();
+    env.store.pull_named(&name, None).await.unwrap();
     assert_eq!(log.take(), Vec::<String>::new());
 }
 

@@ -177,7 +177,7 @@ async fn a_guarded_registry_requires_ca_certificate_and_password() {
     let pull = async |tls: Tls, logins: &str, given: Option<Credentials>| {
         let env = configured(&real.host, tls, logins);
         env.store
-            .pull(&name, given)
+            .pull_named(&name, given)
             .await
             .map(|image| image.id.clone())
             .map_err(|error| (error.kind(), error_chain(&error)))
@@ -204,7 +204,7 @@ async fn a_pull_completes_over_a_connection_that_breaks_or_stalls() {
     for spoil in [Spoil::Cut, Spoil::Stall] {
         let (line, spoiled) = bad_line(&real.host, spoil).await;
         let env = configured(&line, authority.known(), &login(&line, "secret"));
-        let image = env.store.pull(&format!("{line}/x:1"), None).await.unwrap();
+        let image = env.store.pull_named(&format!("{line}/x:1"), None).await.unwrap();
         let lowers = env.store.lowers(&image).unwrap();
         assert_eq!(fs::read(env.store.layers_dir().join(lowers[0].directory()).join("big")).unwrap(), noise);
         assert!(spoiled.load(Ordering::Relaxed) >= 3, "{spoil:?}");
@@ -220,10 +220,10 @@ async fn corrupted_content_is_fetched_from_the_next_mirror() {
     let (line, spoiled) = bad_line(&real.host, Spoil::Corrupt).await;
     let [bad, good] = [&line, &real.host].map(|host| format!("http://{host}"));
     let alone = TestEnv::with(mirrored(std::slice::from_ref(&bad)), Limits::default());
-    let error = alone.store.pull("registry.example/x:1", None).await.unwrap_err();
+    let error = alone.store.pull_named("registry.example/x:1", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     alone.empty();
     let both = TestEnv::with(mirrored(&[bad, good]), Limits::default());
-    both.store.pull("registry.example/x:1", None).await.unwrap();
+    both.store.pull_named("registry.example/x:1", None).await.unwrap();
     assert!(spoiled.load(Ordering::Relaxed) >= 2);
 }

@@ -14,7 +14,7 @@ async fn refused(server: &Server) -> PullError {
 /// Does the same as [`refused`]; responses may refer to `others`.
 async fn refused_knowing(server: &Server, others: &[&Server]) -> PullError {
     let env = TestEnv::knowing(others);
-    let error = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
+    let error = env.store.pull_named(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
     env.empty();
     error
 }
@@ -42,7 +42,7 @@ async fn urls_in_descriptors_are_never_followed() {
         let images = images.clone();
         Server::start(move |request| route(&images, request)).await
     };
-    TestEnv::new().store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
+    TestEnv::new().store.pull_named(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
     // Also if the registry itself does not have it.
     images.remove(&format!("/v2/x/blobs/{}", Digest::of(&made.layers[1])));
     let server = Server::start(move |request| route(&images, request)).await;
@@ -215,7 +215,7 @@ async fn a_manifest_must_match_its_index_entry() {
         let mut images = routes(&[("x:1", &made)]);
         images.insert("/v2/x/manifests/1".into(), serde_json::to_vec(&index).unwrap());
         let server = Server::start(move |request| route(&images, request)).await;
-        let outcome = TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await;
+        let outcome = TestEnv::new().store.pull_named(&format!("{}/x:1", server.host), None).await;
         assert_eq!(outcome.err().map(|error| error.kind()), kind, "{size}");
     }
 }
@@ -242,6 +242,6 @@ async fn a_transfer_in_tiny_pieces_yields_the_same_image() {
         Server::start(move |request| Answer { pace: Some((1, Duration::from_micros(10))), ..route(&images, request) })
             .await;
     let env = TestEnv::new();
-    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let image = env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
     assert_eq!(env.read(&image, "top"), "x");
 }

@@ -38,7 +38,7 @@ async fn a_request_with_a_transient_error_is_retried() {
         pulls.spawn(async move {
             let server = unwilling(routes(&[("x:1", &made("x"))]), Answer::status(status)).await;
             let env = TestEnv::new();
-            env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+            env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
             assert_eq!(server.seen().len(), 10, "HEAD, manifest, config, two layers, each twice");
             assert_eq!(env.store.traffic().retries, 5, "{status}");
         });
@@ -54,8 +54,8 @@ async fn interrupted_responses_are_requested_again() {
         unwilling(routes(&[("x:1", &made("x"))]), Answer { cut: Some(3), ..Answer::ok("not all of it") }).await;
     let env = TestEnv::new();
     // The response to HEAD has no body to interrupt.
-    env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap_err();
+    env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,7 +64,7 @@ async fn a_token_request_is_retried_too() {
     let challenge = format!(r#"Bearer realm="http://{}/token""#, tokens.host);
     let server = guarded(&made("x"), challenge, "Bearer T").await;
     let env = TestEnv::knowing(&[&tokens]);
-    env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
+    env.store.pull_named(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
     assert_eq!((tokens.seen().len(), env.store.traffic().retries), (2, 1));
 }
 
@@ -73,7 +73,7 @@ async fn a_retry_waits_as_long_as_the_server_requests() {
     let first = Answer::status(429).with("retry-after", "1");
     let server = unwilling(routes(&[("x:1", &made("x"))]), first).await;
     let began = Instant::now();
-    TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    TestEnv::new().store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
     // HEAD, manifest, config and the layers, which are fetched concurrently.
     assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
 }
@@ -83,7 +83,7 @@ async fn a_permanent_error_is_not_retried() {
     for status in [400, 403, 404, 410, 501] {
         let server = Server::start(move |_| Answer::status(status)).await;
         let env = TestEnv::new();
-        env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap_err();
         assert_eq!((server.seen().len(), env.store.traffic().retries), (1, 0), "{status}");
     }
 }
@@ -94,7 +94,7 @@ async fn a_failed_pull_lists_every_endpoint_with_its_error() {
     let dead = "http://127.0.0.1:1".to_owned();
     let urls = [dead.clone(), format!("http://{}", absent.host), format!("http://{}", broken.host)];
     let env = TestEnv::with(mirrored(&urls), Limits::default());
-    let error = env.store.pull("registry.example/x:1", None).await.unwrap_err();
+    let error = env.store.pull_named("registry.example/x:1", None).await.unwrap_err();
     let text = error_chain(&error);
     for part in [&urls[..], &["refused".into(), "404".into(), "503".into()]].concat() {
         assert!(text.contains(&part), "{part} in {text}");
@@ -111,7 +111,7 @@ async fn an_endpoint_that_failed_once_is_not_tried_first_again() {
     let good = Server::of(&[("x:1", &made("x"))]).await;
     let urls = [format!("http://{}", broken.host), format!("http://{}", good.host)];
     let env = TestEnv::with(mirrored(&urls), Limits::default());
-    env.store.pull("registry.example/x:1", None).await.unwrap();
+    env.store.pull_named("registry.example/x:1", None).await.unwrap();
     assert_eq!((broken.count("HEAD", ""), broken.count("GET", "")), (4, 0));
 }
 
@@ -131,7 +131,7 @@ async fn a_silent_server_is_aborted_at_every_step() {
         .await;
         let env = impatient();
         let name = format!("{}/x:1", server.host);
-        let pull = env.store.pull(&name, None);
+        let pull = env.store.pull_named(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable);
         assert!(error_chain(&error).contains("no progress for 0.3 s"), "{}", error_chain(&error));
@@ -152,7 +152,7 @@ async fn a_trickling_server_is_aborted_and_a_slow_one_is_not() {
         .await;
         let env = impatient();
         let began = Instant::now();
-        let outcome = env.store.pull(&format!("{}/x:1", server.host), None).await;
+        let outcome = env.store.pull_named(&format!("{}/x:1", server.host), None).await;
         assert_eq!(outcome.is_ok(), works, "{outcome:?}");
         assert!(began.elapsed() > Duration::from_secs(1), "longer than one stall");
         match works {
@@ -176,7 +176,7 @@ async fn a_trickling_document_is_aborted() {
         })
         .await;
         let began = Instant::now();
-        let error = impatient().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        let error = impatient().store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
@@ -194,7 +194,7 @@ async fn a_stalled_transfer_is_resumed_at_its_offset() {
     })
     .await;
     let env = impatient();
-    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let image = env.store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
     let lowers = env.store.lowers(&image).unwrap();
     assert_eq!(std::fs::read(env.store.layers_dir().join(lowers[0].directory()).join("big")).unwrap(), noise());
     let traffic = env.store.traffic();
@@ -219,5 +219,5 @@ async fn a_complete_blob_is_accepted_if_the_connection_breaks_after_it() {
         Answer { cut: Some(size), ..answer }
     })
     .await;
-    TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    TestEnv::new().store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap();
 }

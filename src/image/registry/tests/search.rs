@@ -16,7 +16,7 @@ async fn the_first_registry_that_has_a_short_name_wins() {
     let first = Server::of(&[("a/x:1", &one)]).await;
     let second = Server::of(&[("a/x:1", &two), ("a/y:1", &two)]).await;
     let env = searching(&[&absent.host, &guarded.host, &first.host, &second.host]);
-    let image = env.store.pull("a/x:1", Some(me())).await.unwrap();
+    let image = env.store.pull_named("a/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, [format!("{}/a/x:1", first.host)]);
     assert!(second.seen().is_empty(), "not queried after it was found");
     for server in [&absent, &guarded, &first] {
@@ -26,7 +26,7 @@ async fn the_first_registry_that_has_a_short_name_wins() {
     assert_eq!(env.store.find("a/x:1"), Some(image.clone()));
     assert_eq!(env.store.find(&image.id.hex()[..12]), Some(image.clone()));
     assert_eq!(env.store.find("a/y:1"), None);
-    env.store.pull("a/y:1", None).await.unwrap();
+    env.store.pull_named("a/y:1", None).await.unwrap();
     env.store.remove("a/x:1").unwrap();
     assert_eq!(env.store.find("a/x:1"), None);
     assert!(env.store.find("a/y:1").is_some());
@@ -36,13 +36,13 @@ async fn the_first_registry_that_has_a_short_name_wins() {
 async fn a_failed_search_reports_the_errors_of_all_registries() {
     let (one, two) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(403)).await);
     let env = searching(&[&one.host, &two.host]);
-    let error = env.store.pull("x", None).await.unwrap_err();
+    let error = env.store.pull_named("x", None).await.unwrap_err();
     let text = error_chain(&error);
     for part in [&one.host, &two.host, "404", "403"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     assert_eq!(error.kind(), model::ErrorKind::Denied);
-    let absent = searching(&[&one.host]).store.pull("x", None).await.unwrap_err();
+    let absent = searching(&[&one.host]).store.pull_named("x", None).await.unwrap_err();
     assert_eq!(absent.kind(), model::ErrorKind::NotFound);
 }
 
@@ -55,7 +55,7 @@ async fn a_registry_that_has_the_name_but_wrong_content_ends_the_search() {
     })
     .await;
     let second = Server::of(&[("x:1", &good)]).await;
-    let error = searching(&[&spoiled.host, &second.host]).store.pull("x:1", None).await.unwrap_err();
+    let error = searching(&[&spoiled.host, &second.host]).store.pull_named("x:1", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
     assert!(second.seen().is_empty());
     // A registry without HEAD is queried with GET.
@@ -64,13 +64,13 @@ async fn a_registry_that_has_the_name_but_wrong_content_ends_the_search() {
         _ => Answer::status(404),
     })
     .await;
-    searching(&[&silent.host, &second.host]).store.pull("x:1", None).await.unwrap();
+    searching(&[&silent.host, &second.host]).store.pull_named("x:1", None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_names_are_refused_if_no_registry_to_search_is_configured() {
     let env = searching(&[]);
-    let error = env.store.pull("busybox", None).await.unwrap_err();
+    let error = Reference::candidates("busybox", &env.store.search()).unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid);
     assert!(error.to_string().contains("has no registry, and no registry to search is configured"), "{error}");
     assert_eq!(env.store.find("busybox"), None);
@@ -81,7 +81,7 @@ async fn an_unreachable_registry_ends_the_search_and_is_named() {
     let second = Server::of(&[("x:1", &made("x"))]).await;
     let broken = Server::start(|_| Answer::status(503)).await;
     for first in ["127.0.0.1:1", &broken.host] {
-        let error = searching(&[first, &second.host]).store.pull("x:1", None).await.unwrap_err();
+        let error = searching(&[first, &second.host]).store.pull_named("x:1", None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(error_chain(&error).contains(first), "{}", error_chain(&error));
         assert!(second.seen().is_empty(), "the image there may be another one");
@@ -93,7 +93,7 @@ async fn credentials_with_a_short_name_are_for_docker_hub_by_default() {
     let wanted = crate::registry::auth::basic("me", "secret");
     let server = crate::registry::tests::support::guarded(&made("x"), "Basic realm=\"r\"", &wanted).await;
     let env = searching(&[&server.host]);
-    env.store.pull("x:1", Some(me())).await.unwrap_err();
+    env.store.pull_named("x:1", Some(me())).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not Docker Hub");
     let login = |registry: &str| Some(RegistryLogin { registry: registry.to_owned(), credentials: me() });
     env.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
@@ -108,7 +108,7 @@ async fn a_short_name_is_not_a_tag_of_a_repository_named_sha256() {
     let registry = crate::registry::endpoint::Registry { mirrors, mirrors_only: true, ..Default::default() };
     let hosts = [("docker.io".to_owned(), registry)].into();
     let env = TestEnv::with(Registries { hosts, ..Registries::default() }, Limits::default());
-    env.store.pull("docker.io/library/sha256:nginx", None).await.unwrap();
+    env.store.pull_named("docker.io/library/sha256:nginx", None).await.unwrap();
     assert_eq!(env.store.find("nginx"), None);
     assert!(env.store.find("docker.io/library/sha256:nginx").is_some());
 }

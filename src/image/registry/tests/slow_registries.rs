@@ -32,7 +32,7 @@ fn long(count: u32) -> Made {
 
 fn pulling(env: &TestEnv, server: &Server) -> tokio::task::JoinHandle<()> {
     let (store, name) = (env.store.clone(), format!("{}/x:1", server.host));
-    tokio::spawn(async move { drop(store.pull(&name, None).await) })
+    tokio::spawn(async move { drop(store.pull_named(&name, None).await) })
 }
 
 async fn until(what: impl Fn() -> bool) {
@@ -51,7 +51,7 @@ async fn slow_registries_do_not_delay_another_registry() {
     tokio::time::timeout(LIMIT, until(|| asked() >= 3 + 2)).await.unwrap();
     let good = made("good");
     let server = Server::of(&[("x:1", &good)]).await;
-    let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
+    let pulled = tokio::time::timeout(LIMIT, env.store.pull_named(&format!("{}/x:1", server.host), None)).await;
     assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, good.id());
     assert!(env.store.traffic().pulling.len() >= 2, "the slow pulls continue");
     pulls.iter().for_each(tokio::task::JoinHandle::abort);
@@ -77,7 +77,7 @@ async fn claiming_a_layer_without_sending_it_does_not_delay_another_registry() {
     let pull = pulling(&env, &slow);
     tokio::time::timeout(LIMIT, until(|| slow.count("GET", "/blobs/") == 3)).await.unwrap();
     let server = Server::of(&[("x:1", &good)]).await;
-    let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
+    let pulled = tokio::time::timeout(LIMIT, env.store.pull_named(&format!("{}/x:1", server.host), None)).await;
     assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, good.id());
     assert!(!pull.is_finished());
     pull.abort();
@@ -96,7 +96,7 @@ async fn a_pull_of_the_same_image_overtakes_one_without_progress() {
     let env = TestEnv::new();
     let stuck = pulling(&env, &server);
     tokio::time::timeout(LIMIT, until(|| server.count("GET", "/blobs/") == 3)).await.unwrap();
-    let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
+    let pulled = tokio::time::timeout(LIMIT, env.store.pull_named(&format!("{}/x:1", server.host), None)).await;
     assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, made.id());
     // The first pull uses the layer that the other one has downloaded.
     tokio::time::timeout(LIMIT, stuck).await.expect("the first pull ends too").unwrap();

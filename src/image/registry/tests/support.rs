@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::limits::Limits;
 use crate::record::Image;
-use crate::registry::endpoint::{Credentials, Registries, Registry};
+use crate::reference::Reference;
+use crate::registry::endpoint::{Credentials, Registries, Registry, RegistryLogin};
+use crate::registry::pull::PullRequest;
+use crate::registry::pull_error::PullError;
 use crate::store::Store;
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
@@ -52,6 +55,24 @@ impl TestEnv {
         for directory in ["layers", "images", "tmp"] {
             assert_eq!(self.list(directory), Vec::<String>::new(), "{directory}");
         }
+    }
+}
+
+impl Store {
+    /// Pulls the image `name` with credentials for the registry in the name, or docker.io.
+    pub(crate) async fn pull_named(&self, name: &str, given: Option<Credentials>) -> Result<Arc<Image>, PullError> {
+        let registry = name.parse::<Reference>().unwrap().registry().to_owned();
+        self.pull_as(name, given.map(|credentials| RegistryLogin { registry, credentials })).await
+    }
+
+    /// Pulls the image `name` with `credentials`.
+    pub(crate) async fn pull_as(
+        &self,
+        name: &str,
+        credentials: Option<RegistryLogin>,
+    ) -> Result<Arc<Image>, PullError> {
+        let candidates = Reference::candidates(name, &self.search()).unwrap();
+        self.pull(PullRequest { candidates, credentials }).await
     }
 }
 

@@ -25,7 +25,7 @@ async fn registry(pair: &Pair, demand: Option<Demand<'_>>) -> Server {
 }
 
 async fn pull(env: &TestEnv, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
-    let pulled = env.store.pull(&format!("{}/x:1", server.host), credentials).await;
+    let pulled = env.store.pull_named(&format!("{}/x:1", server.host), credentials).await;
     pulled.map(drop).map_err(|error| error_chain(&error))
 }
 
@@ -143,7 +143,7 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     mirrored.hosts.insert("registry.example".into(), mirrors);
     let login = format!(r#"{{"auths": {{"{}": {{"username": "me", "password": "secret"}}}}}}"#, server.host);
     mirrored.logins = crate::registry::docker_config::RegistryCredentials::parse(login.as_bytes()).unwrap();
-    TestEnv::with(mirrored, Limits::default()).store.pull("registry.example/x:1", None).await.unwrap();
+    TestEnv::with(mirrored, Limits::default()).store.pull_named("registry.example/x:1", None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
