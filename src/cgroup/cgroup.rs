@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use model::resources::{HugePageSize, LimitsPatch};
-use model::{CgroupPath, ErrorKind, InvalidCgroupPath};
+use model::{CgroupPath, ErrorClass, ErrorKind, InvalidCgroupPath};
 use rustix::io::Errno;
 
 use crate::cgroupfs::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
@@ -64,8 +64,8 @@ pub enum CgroupError {
     TooSlow { path: CgroupPath, wanted: &'static str, after: Duration },
 }
 
-impl CgroupError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for CgroupError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Remove { source, .. } if Errno::from_io_error(source) == Some(Errno::BUSY) => ErrorKind::Busy,
             Self::Make { source, .. } if Errno::from_io_error(source) == Some(Errno::AGAIN) => ErrorKind::Exhausted,

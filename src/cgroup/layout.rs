@@ -51,8 +51,8 @@ pub enum DetectError {
     NotMounted,
 }
 
-impl DetectError {
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for DetectError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Read { .. } | Self::NotMounted => model::ErrorKind::Internal,
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use model::CgroupPath;
 use model::resources::{Bytes, LimitsPatch, MemoryLimit};
+use model::{CgroupPath, ErrorClass as _};
 
 use crate::{Access, Cgroup, CgroupError, DeviceKind, DeviceRule, Layout, Version, allow_all, default_rules};
 

@@ -1,6 +1,7 @@
 //! Entry points for the fuzzer in `tests/fuzz` to code that reads untrusted bytes. Not part of the
 //! released binary.
 
+use model::ErrorClass as _;
 use std::path::{Path, PathBuf};
 
 use crate::config::ConfigBlob;

@@ -155,18 +155,8 @@ fn short(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(100).collect()
 }
 
-impl ManifestError {
-    pub(crate) fn json(what: &'static str, error: &serde_json::Error) -> Self {
-        let problem = match error.classify() {
-            serde_json::error::Category::Data => "a field is missing or has the wrong type",
-            serde_json::error::Category::Eof => "unexpected end",
-            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON",
-        };
-        Self::Json { what, problem, line: error.line(), column: error.column() }
-    }
-
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for ManifestError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::MediaType(_) | Self::Schema(_) => model::ErrorKind::Unsupported,
             Self::NoPlatform { .. } => model::ErrorKind::NotFound,
@@ -181,6 +171,17 @@ impl ManifestError {
             | Self::Nul(_)
             | Self::Nested => model::ErrorKind::Invalid,
         }
+    }
+}
+
+impl ManifestError {
+    pub(crate) fn json(what: &'static str, error: &serde_json::Error) -> Self {
+        let problem = match error.classify() {
+            serde_json::error::Category::Data => "a field is missing or has the wrong type",
+            serde_json::error::Category::Eof => "unexpected end",
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON",
+        };
+        Self::Json { what, problem, line: error.line(), column: error.column() }
     }
 }
 

@@ -37,9 +37,8 @@ pub struct BadReference {
     why: &'static str,
 }
 
-impl BadReference {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for BadReference {
+    fn kind(&self) -> model::ErrorKind {
         model::ErrorKind::Invalid
     }
 }

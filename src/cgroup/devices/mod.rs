@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use model::ErrorKind;
+use model::{ErrorClass, ErrorKind};
 
 use crate::cgroup::Cgroup;
 use crate::cgroupfs::write_to;
@@ -156,8 +156,8 @@ pub enum DeviceError {
     Program { doing: &'static str, path: PathBuf, source: io::Error },
 }
 
-impl DeviceError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for DeviceError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Partial(_) => ErrorKind::Invalid,
             Self::Systemd(e) => e.kind(),

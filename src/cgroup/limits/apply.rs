@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::ErrorKind;
 use model::resources::{Bytes, LimitsPatch, ObservedLimits};
+use model::{ErrorClass, ErrorKind};
 use rustix::io::Errno;
 
 use crate::layout::Version;
@@ -47,8 +47,8 @@ fn leftovers(left: &[PathBuf]) -> String {
     if names.is_empty() { String::new() } else { format!(" (and could not be taken back: {})", names.join(", ")) }
 }
 
-impl ApplyError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for ApplyError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Gone(_) => ErrorKind::NotFound,
             Self::Refused(refused) => refused.kind(),
@@ -64,7 +64,9 @@ impl ApplyError {
             Self::Unreadable(_) | Self::NotKept { .. } | Self::NotReadBack { .. } => ErrorKind::Internal,
         }
     }
+}
 
+impl ApplyError {
     /// Files that do not hold what they held before.
     pub fn left(&self) -> &[PathBuf] {
         match self {

@@ -4,8 +4,8 @@
 //! which is larger than both the old and the new one, and such that what may be refused comes before what is not easily
 //! taken back: memory is lowered first and raised last.
 
-use model::ErrorKind;
 use model::resources::{Bytes, LimitsPatch};
+use model::{ErrorClass, ErrorKind};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
@@ -59,8 +59,8 @@ impl std::fmt::Display for Limit {
     }
 }
 
-impl PlanError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for PlanError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Missing { .. } => ErrorKind::Precondition,
             Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) | Self::NoLimit { .. } => ErrorKind::Invalid,

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::ErrorKind;
+use model::{ErrorClass, ErrorKind};
 use rustix::io::Errno;
 
 use crate::file_cache::FileCache;
@@ -18,8 +18,8 @@ pub struct ReadError {
     source: io::Error,
 }
 
-impl ReadError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for ReadError {
+    fn kind(&self) -> ErrorKind {
         match Errno::from_io_error(&self.source) {
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => ErrorKind::Exhausted,
             _ => ErrorKind::Internal,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::ErrorClass as _;
 use model::metrics::GroupCounters;
 use model::stats::{MemoryUsage, Stall, SwapUsage};
 

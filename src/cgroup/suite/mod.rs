@@ -2,6 +2,7 @@
 
 mod faults;
 
+use model::ErrorClass as _;
 use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits,
     UnifiedKey,

@@ -19,7 +19,7 @@ use std::{io, thread};
 
 use bus::Bus;
 use message::Method;
-use model::ErrorKind;
+use model::{ErrorClass, ErrorKind};
 use properties::{Property, Value};
 use scope_holder::ScopeHolders;
 
@@ -49,8 +49,8 @@ pub enum SystemdError {
     DeviceRules,
 }
 
-impl SystemdError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for SystemdError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Bus(BusError::Connect { .. } | BusError::Io(_)) => ErrorKind::Unavailable,
             Self::Bus(BusError::Late { .. }) | Self::TooSlow { .. } => ErrorKind::Deadline,

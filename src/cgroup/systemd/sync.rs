@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::ErrorKind;
+use model::{ErrorClass, ErrorKind};
 
 use super::{Property, SystemdError, properties};
 use crate::cgroup::Cgroup;
@@ -23,8 +23,8 @@ pub enum SyncError {
     Restore { file: PathBuf, value: String, source: io::Error },
 }
 
-impl SyncError {
-    pub fn kind(&self) -> ErrorKind {
+impl ErrorClass for SyncError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Systemd { source, .. } => source.kind(),
             Self::Unreadable { .. } | Self::Read { .. } | Self::Restore { .. } => ErrorKind::Internal,

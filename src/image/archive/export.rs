@@ -87,9 +87,8 @@ pub enum ExportError {
     Disk(#[from] DiskError),
 }
 
-impl ExportError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for ExportError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Nothing => model::ErrorKind::Invalid,
             Self::NoSuchImage(_) => model::ErrorKind::NotFound,

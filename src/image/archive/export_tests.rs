@@ -5,6 +5,7 @@ use super::*;
 use crate::archive::progress::{Progress, ignore_progress};
 use crate::store::test_support::{add, base, names, open, top};
 use crate::test_support::{Head, Tar};
+use model::ErrorClass as _;
 
 fn texts(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()

@@ -119,9 +119,8 @@ pub enum ImportError {
     Disk(#[from] DiskError),
 }
 
-impl ImportError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for ImportError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::ErrorKind::NotFound,
             Self::Read { source, .. } => durable::io_kind(source),

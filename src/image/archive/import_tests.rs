@@ -5,6 +5,7 @@ use crate::archive::progress::{Progress, ignore_progress};
 use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
 use crate::test_support::{Made, Tar, gzip};
+use model::ErrorClass as _;
 
 struct TestEnv {
     store: Store,

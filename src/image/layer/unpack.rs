@@ -75,9 +75,8 @@ pub enum UnpackError {
     },
 }
 
-impl UnpackError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for UnpackError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::ErrorKind::Invalid,
             // Reading may write to a temporary file, and then the disk can be full.
@@ -90,7 +89,9 @@ impl UnpackError {
             Self::Directory { source, .. } => crate::store::durable::io_kind(source),
         }
     }
+}
 
+impl UnpackError {
     /// Returns whether another source of the same blob may succeed.
     pub(crate) fn blames_source(&self) -> bool {
         matches!(self, Self::Blob { .. } | Self::Length { .. })

@@ -67,9 +67,8 @@ pub enum UntarError {
     TooMany(u64),
 }
 
-impl UntarError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for UntarError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Tar(_) | Self::Refused { .. } => model::ErrorKind::Invalid,
             Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::ErrorKind::Invalid,

@@ -137,9 +137,8 @@ pub enum FetchError {
     },
 }
 
-impl FetchError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for FetchError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Client(_) => model::ErrorKind::Internal,
             Self::Transfer { .. }
@@ -162,7 +161,9 @@ impl FetchError {
             Self::TooLarge { .. } => model::ErrorKind::Exhausted,
         }
     }
+}
 
+impl FetchError {
     /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -297,6 +298,17 @@ impl Attempt {
 #[derive(Debug)]
 pub struct Attempts(Vec<Attempt>);
 
+impl model::ErrorClass for Attempts {
+    /// Returns the class of this error: that of the registry itself, otherwise of an endpoint that
+    /// may succeed later.
+    fn kind(&self) -> model::ErrorKind {
+        let own = self.0.iter().find(|one| one.own);
+        let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
+        let decisive = own.or_else(later).or(self.0.last());
+        decisive.map_or(model::ErrorKind::Internal, |one| one.error.kind())
+    }
+}
+
 impl Attempts {
     pub(crate) fn new(tries: Vec<Attempt>) -> Self {
         Self(tries)
@@ -305,15 +317,6 @@ impl Attempts {
     /// Returns the errors in the order of the attempts.
     pub fn errors(&self) -> impl Iterator<Item = &FetchError> {
         self.0.iter().map(|one| &one.error)
-    }
-
-    /// Returns the class of this error: that of the registry itself, otherwise of an endpoint that
-    /// may succeed later.
-    pub fn kind(&self) -> model::ErrorKind {
-        let own = self.0.iter().find(|one| one.own);
-        let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
-        let decisive = own.or_else(later).or(self.0.last());
-        decisive.map_or(model::ErrorKind::Internal, |one| one.error.kind())
     }
 }
 

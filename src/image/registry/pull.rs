@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use model::ErrorClass as _;
 use sync::{KeyedGuard, KeyedLock};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;

@@ -1,5 +1,7 @@
 //! Errors of pulls.
 
+use model::ErrorClass;
+
 use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
 use crate::registry::endpoint::BadEndpoint;
@@ -50,9 +52,8 @@ pub enum PullError {
     Cut(String),
 }
 
-impl PullError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl ErrorClass for PullError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Endpoint(_) => model::ErrorKind::Invalid,
             Self::Fetch { source, .. } => source.kind(),
@@ -63,7 +64,9 @@ impl PullError {
             Self::Cut(_) => model::ErrorKind::Internal,
         }
     }
+}
 
+impl PullError {
     /// Returns whether the registry reports that the content does not exist. Some registries
     /// require credentials instead.
     pub(crate) fn is_absence(&self) -> bool {

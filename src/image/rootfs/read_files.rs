@@ -31,9 +31,8 @@ pub enum RootfsError {
     TooLarge(&'static str, u64),
 }
 
-impl RootfsError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for RootfsError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Thread(source) if source.kind() == io::ErrorKind::WouldBlock => model::ErrorKind::Exhausted,
             Self::Mount(..) | Self::Thread(_) => model::ErrorKind::Internal,

@@ -53,9 +53,8 @@ pub enum UserError {
     Malformed(String),
 }
 
-impl UserError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for UserError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Range { .. } | Self::NoSuchUser(_) | Self::NoSuchGroup(_) | Self::GroupAlone | Self::Malformed(_) => {
                 model::ErrorKind::Invalid

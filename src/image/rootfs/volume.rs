@@ -69,9 +69,8 @@ pub enum VolumeError {
     Disk(#[from] DiskError),
 }
 
-impl VolumeError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for VolumeError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Gone(source) => source.kind(),
             Self::View(source) => source.kind(),

@@ -63,9 +63,8 @@ pub enum OpenError {
     Disk(#[from] DiskError),
 }
 
-impl OpenError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for OpenError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::InUse(_) => model::ErrorKind::Busy,
             Self::Version { .. } => model::ErrorKind::Precondition,

@@ -18,9 +18,8 @@ pub struct DiskError {
     source: io::Error,
 }
 
-impl DiskError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for DiskError {
+    fn kind(&self) -> model::ErrorKind {
         io_kind(&self.source)
     }
 }

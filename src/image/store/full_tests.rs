@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use model::ErrorClass as _;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::Compress;

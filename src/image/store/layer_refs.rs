@@ -35,9 +35,8 @@ pub enum HoldError {
     Disk(#[from] DiskError),
 }
 
-impl HoldError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for HoldError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::NoSuchImage(_) | Self::NoSuchLayer(_) | Self::LostLayer(_) => model::ErrorKind::NotFound,
             Self::Disk(source) => source.kind(),

@@ -85,9 +85,8 @@ pub struct AmbiguousImageId {
     ids: Vec<Digest>,
 }
 
-impl AmbiguousImageId {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for AmbiguousImageId {
+    fn kind(&self) -> model::ErrorKind {
         model::ErrorKind::Invalid
     }
 }
@@ -115,9 +114,8 @@ pub enum ConfigCause {
     Damaged(#[from] ManifestError),
 }
 
-impl ConfigError {
-    /// The class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for ConfigError {
+    fn kind(&self) -> model::ErrorKind {
         model::ErrorKind::Internal
     }
 }
@@ -141,9 +139,8 @@ pub enum AccountsCause {
     View(#[from] RootfsError),
 }
 
-impl AccountsError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for AccountsError {
+    fn kind(&self) -> model::ErrorKind {
         match &self.source {
             AccountsCause::Gone(source) => source.kind(),
             AccountsCause::View(source) => source.kind(),

@@ -29,9 +29,8 @@ pub enum PruneError {
     Disk(#[from] DiskError),
 }
 
-impl PruneError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for PruneError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Unknown => model::ErrorKind::Precondition,
             Self::Disk(source) => source.kind(),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::archive::progress::ignore_progress;
 use crate::store::test_support::{add, base, names, open, top, walk};
 use crate::test_support::Tar;
+use model::ErrorClass as _;
 
 /// Returns a unique layer with enough files to take a while to unpack.
 fn own(of: usize) -> Vec<u8> {

@@ -5,6 +5,7 @@ use crate::rootfs::user::{UserRequest, resolve_user};
 use crate::store::commit::LayerPlan;
 use crate::store::test_support::{add, base, names, open, top, try_open, walk};
 use crate::test_support::{Head, Tar};
+use model::ErrorClass as _;
 
 #[test]
 fn one_process_owns_a_store() {

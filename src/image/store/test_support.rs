@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use model::ErrorClass as _;
+
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
 use crate::layer::free_space::Reserve;

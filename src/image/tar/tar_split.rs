@@ -59,9 +59,8 @@ pub enum TarSplitError {
     Write(#[source] io::Error),
 }
 
-impl TarSplitError {
-    /// Returns the class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
+impl model::ErrorClass for TarSplitError {
+    fn kind(&self) -> model::ErrorKind {
         match self {
             Self::None(_) => model::ErrorKind::Precondition,
             Self::Read { .. } | Self::Broken { .. } => model::ErrorKind::Internal,

@@ -10,6 +10,7 @@ use crate::layer::staged_layer::Staged;
 use crate::layer::unpack::{Unpacked, unpack};
 use crate::limits::Limits;
 use crate::test_support::{Head, Tar, gzip};
+use model::ErrorClass as _;
 
 /// Attributes, names, numbers and sizes.
 #[path = "hostile_values.rs"]

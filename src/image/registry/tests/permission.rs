@@ -11,6 +11,7 @@ use crate::registry::endpoint::Registries;
 use crate::registry::tests::support::{TestEnv, base, made, me};
 use crate::store::Store;
 use crate::test_support::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
+use model::ErrorClass as _;
 
 /// A registry that claims to have every blob, and sends those of `routes`.
 async fn boastful(routes: HashMap<String, Vec<u8>>) -> Server {

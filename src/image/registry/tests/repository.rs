@@ -6,6 +6,7 @@ use crate::registry::fetch_error::error_chain;
 use crate::registry::pull_error::PullError;
 use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, route, routes};
+use model::ErrorClass as _;
 
 async fn refused(server: &Server) -> PullError {
     refused_knowing(server, &[]).await

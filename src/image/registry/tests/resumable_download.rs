@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use model::ErrorClass as _;
 use sync::Mutex;
 
 use crate::digest::Digest;
