@@ -3,30 +3,36 @@
 use super::host_ports::Forward;
 use super::link::PodLink;
 use super::netlink::NetlinkError;
-use super::nft::{self, Contents, Table};
+use super::nft::{self, Contents, Listing, Table};
 use super::state::{Bridge, NftState, State};
 
 impl Bridge {
-    /// Makes the tables anew unless they are known to be as they should: for these networks, with these elements. Who else changes rules
-    /// changes their generation; then there is a second look.
+    /// Replaces the tables unless the kernel has them as they were created, for these networks and with these elements.
+    ///
+    /// Every transaction of any process changes the generation of the rules. Only then are the tables listed and compared.
     pub(super) fn check_rules(&self, state: &mut State) -> Result<(), NetlinkError> {
         let known = state.rules.take().filter(|rules| rules.nets == state.nets);
         let (forwards, links) = (state.ports.all(), self.pod_links(state));
         let contents = Contents { forwards: &forwards, links: &links };
         let rules = self.netfilter(|socket| {
+            let table = self.table(state);
             let now = nft::generation(socket)?;
-            let whole = match known {
-                Some(rules) if rules.generation == now => return Ok(rules),
-                Some(_) => self.table(state).is_whole(socket, contents)?,
-                None => false,
-            };
-            if !whole {
-                self.table(state).replace(socket, contents)?;
+            if let Some(known) = known {
+                if known.generation == now {
+                    return Ok(known);
+                }
+                let Listing { ruleset, dropping } = table.list(socket)?;
+                if known.ruleset.as_ref() == Some(&ruleset) && table.has_elements(socket, contents)? {
+                    return Ok(NftState { generation: now, dropping, ..known });
+                }
             }
-            let dropping = nft::dropping_chains(socket)?;
-            // Not asked for again: what others do meanwhile is looked at next time.
-            let generation = if whole { now } else { now.wrapping_add(1) };
-            Ok(NftState { nets: state.nets.clone(), generation, dropping })
+            table.replace(socket, contents)?;
+            // Not read from the kernel: changes of others since `now` are found at the next check.
+            let generation = now.wrapping_add(1);
+            let Listing { ruleset, dropping } = table.list(socket)?;
+            // If another process changed rules meanwhile, the list may contain its changes.
+            let ruleset = (nft::generation(socket)? == generation).then_some(ruleset);
+            Ok(NftState { nets: state.nets.clone(), generation, ruleset, dropping })
         })?;
         state.rules = Some(rules);
         Ok(())

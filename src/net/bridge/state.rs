@@ -14,6 +14,7 @@ use super::host_ports::{PortError, Ports};
 use super::ipam::{AddressPool, AddressTaken, ReserveError};
 use super::link::{Mac, PodLink};
 use super::netlink::{NetlinkError, Socket};
+use super::nft::Ruleset;
 use super::settings::{PoolsError, Settings, SettingsError, check_pools};
 use super::{ipam, pool_position};
 
@@ -61,8 +62,10 @@ pub(super) struct BridgeLink {
 #[derive(Debug)]
 pub(super) struct NftState {
     pub(super) nets: Vec<IpNet>,
-    /// While the kernel's rules are of this generation, nobody else changed anything.
+    /// While the kernel's rules are of this generation, no other process changed any.
     pub(super) generation: u32,
+    /// The tables as the kernel listed them after their creation; `None` if another process changed rules at that time.
+    pub(super) ruleset: Option<Ruleset>,
     /// Others' chains that drop what is forwarded.
     pub(super) dropping: Vec<String>,
 }

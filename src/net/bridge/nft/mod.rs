@@ -7,6 +7,7 @@
 //! them without.
 
 mod expression;
+mod listing;
 mod port_filter;
 mod rules;
 mod set;
@@ -16,6 +17,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use self::expression::Expression;
+pub(super) use self::listing::{Listing, Ruleset};
 use self::rules::{CHAINS, Chain};
 pub(super) use self::set::Contents;
 use self::set::{BRIDGE, Element, INET, SETS, Set};
@@ -133,19 +135,8 @@ impl Table<'_> {
         commit(socket, batch)
     }
 
-    /// Whether the kernel has all rules, and these elements and no others.
-    pub(super) fn is_whole(&self, socket: &Socket, contents: Contents<'_>) -> Result<bool, NetlinkError> {
-        let rules = self.rules();
-        for family in [INET, BRIDGE] {
-            let mut batch = Batch::new();
-            message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), family, NFT_MSG_GETRULE, DUMP)
-                .text(NFTA_RULE_TABLE, self.name);
-            let found = socket.ask(batch)?;
-            let found = found.iter().filter(|r| r.kind == message_kind(NFT_MSG_NEWRULE));
-            if found.count() != rules.iter().filter(|(chain, _)| chain.family == family).count() {
-                return Ok(false);
-            }
-        }
+    /// Returns whether the sets of the kernel have these elements and no others.
+    pub(super) fn has_elements(&self, socket: &Socket, contents: Contents<'_>) -> Result<bool, NetlinkError> {
         for set in SETS {
             let step = Operation::or("listing elements", &[libc::ENOENT]);
             let mut batch = Batch::new();
@@ -247,17 +238,7 @@ fn read_generation(reply: &Reply) -> Option<u32> {
     find(reply.body.get(4..)?, NFTA_GEN_ID)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Chains of others that drop what is forwarded unless one of their rules says otherwise, by family, table and name.
-///
-/// No rule of another table can overrule them.
-pub(super) fn dropping_chains(socket: &Socket) -> Result<Vec<String>, NetlinkError> {
-    let mut batch = Batch::new();
-    let step = Operation::new("listing chains");
-    drop(batch.message(step, message_kind(NFT_MSG_GETCHAIN), DUMP, &[0; 4]));
-    let found = socket.ask(batch)?;
-    Ok(found.iter().filter_map(|reply| dropping(&reply.body)).collect())
-}
-
+/// Returns the family, table and name of a chain that drops forwarded packets unless one of its rules accepts them.
 fn dropping(body: &[u8]) -> Option<String> {
     let family = match body.first()? {
         1 => "inet",
@@ -312,5 +293,5 @@ fn read_elements(reply: &Reply) -> Vec<Element> {
 /// Reads a reply as each thing that it can be.
 #[cfg(feature = "fuzzing")]
 pub(super) fn read_any(reply: &Reply) {
-    drop((read_elements(reply), dropping(&reply.body), read_generation(reply)));
+    drop((read_elements(reply), dropping(&reply.body), read_generation(reply), listing::canonical(reply, "crisp")));
 }

@@ -163,6 +163,42 @@ fn a_table_that_was_flushed_is_made_again_with_all_host_ports() {
 
 #[test]
 #[ignore = "needs root"]
+fn a_foreign_change_that_keeps_the_number_of_rules_is_reverted() {
+    on_host(|env| {
+        let bridge = dual();
+        let a = attach(&bridge, 1, &web());
+        let without_handles = |family: &str| sh(&format!("nft list table {family} crisp"));
+        let wanted = [without_handles("inet"), without_handles("bridge")];
+        let handle = |family: &str, chain: &str, find: &str| {
+            format!("$(nft -a list chain {family} crisp {chain} | grep -m1 '{find}' | sed 's/.*handle //')")
+        };
+        let replace = |family: &str, chain: &str, find: &str, by: &str| {
+            format!("nft replace rule {family} crisp {chain} handle {} {by}", handle(family, chain, find))
+        };
+        for harm in [
+            replace("inet", "guard", "ip saddr", "iifname crisp0 ip saddr 127.0.0.0/9 drop"),
+            replace("inet", "postrouting", "oifname !=", "oifname != crisp0 ip saddr 10.214.0.0/16 masquerade"),
+            replace("bridge", "prerouting", "sources6 drop", "accept"),
+            format!(
+                "nft delete rule inet crisp guard handle {}
+                 nft add rule inet crisp guard iifname crisp0 ip saddr 127.0.0.0/8 drop",
+                handle("inet", "guard", "saddr")
+            ),
+            "nft 'add chain inet crisp unused { type filter hook postrouting priority 0; policy drop; }'".to_owned(),
+            "nft 'add table inet crisp { flags dormant; }'".to_owned(),
+            "nft 'add chain inet crisp other'".to_owned(),
+        ] {
+            sh(&harm);
+            assert_ne!([without_handles("inet"), without_handles("bridge")], wanted, "{harm}");
+            bridge.set_up().unwrap();
+            assert_eq!([without_handles("inet"), without_handles("bridge")], wanted, "{harm}");
+            tcp(&a.netns, a.at(80), &env.outside, address(HOST4, 8080)).unwrap();
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
 fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
     on_host(|_| {
         for route in ["10.213.7.0/24", "10.0.0.0/8"] {
