@@ -22,6 +22,7 @@ pub(crate) mod failpoint;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod grpc;
+pub(crate) mod images;
 pub mod logging;
 pub(crate) mod metrics;
 pub mod otel;

@@ -23,6 +23,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
 use crate::grpc::{AdminApi, HealthState, HeldBodyLayer, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::images::Images;
 use crate::logging::LogLevel;
 use crate::otel::Spans;
 use crate::runtime::Runtime;
@@ -181,7 +182,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
         accepted.map(AuthorityRewriter::new)
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
-    let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));
+    let image_api = ImageServiceServer::new(ImageApi::new(Images::new(Arc::clone(&runtime), registries)));
     let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime)));
     let (serving, health_api) = HealthState::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -1,117 +1,61 @@
-//! ImageService.
+//! The handlers of ImageService: each converts the request, calls the image service and converts the result.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use config::{PinnedImages, RegistryReloader};
+use config::PinnedImages;
 use cri_api::v1::image_service_server::ImageService;
 use cri_api::v1::*;
-use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind, ImageName, PodMeta};
-use sync::threads::ORDINARY;
+use model::PodMeta;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{RpcResult, filesystem, log_warnings, outcome, record_image, record_pod_id, run_blocking, status};
+use super::{RpcResult, log_warnings, record_image, record_pod_id, run_blocking, status};
 use crate::convert;
-use crate::runtime::Runtime;
+use crate::images::{Documents, ImageError, Images};
 
-/// Images in one message of a stream.
+/// The number of images in one message of a stream.
 const CHUNK: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct ImageApi {
-    runtime: Arc<Runtime>,
-    registries: Arc<RegistryReloader>,
+    images: Arc<Images>,
 }
 
 impl ImageApi {
-    pub(crate) fn new(runtime: Arc<Runtime>, registries: Arc<RegistryReloader>) -> Self {
-        Self { runtime, registries }
-    }
-
-    fn show(&self, image: &::image::Image) -> Image {
-        convert::image::to_wire(image, &self.runtime.settings().pinned)
+    pub(crate) fn new(images: Images) -> Self {
+        Self { images: Arc::new(images) }
     }
 
     fn list(&self, filter: Option<ImageFilter>) -> Result<Vec<Arc<::image::Image>>, Status> {
         let (name, warnings) = convert::image::filter(filter).map_err(status::of)?;
         log_warnings(&warnings);
-        if let Some(name) = &name {
-            self.check_handler("filter.image", name)?;
-        }
-        let store = self.runtime.images();
-        Ok(match name.map(|name| name.image).filter(|name| !name.is_empty()) {
-            Some(name) => find(store, &name)?.into_iter().collect(),
-            None => store.list(),
-        })
+        self.images.list(name.as_ref()).map_err(|error| refused("filter.image", error))
     }
 
-    /// Images are the same for all handlers, so the name only has to be one.
-    fn check_handler(&self, field: &str, name: &ImageName) -> Result<(), Status> {
-        let handlers = &self.runtime.settings().handlers;
-        let found = handlers.asked(&name.handler).map(drop);
-        found.map_err(|error| status::of_field(&format_args!("{field}.runtime_handler"), &error))
-    }
-
-    /// Uses the registries as they are configured now. What is wrong with their files fails no pull: the last good
-    /// settings stay.
-    async fn reload_registries(&self) {
-        let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.runtime.images()));
-        let look = move || registries.refresh(|new| store.set_registries(new));
-        match ORDINARY.run(look).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let error = chain(&error);
-                tracing::warn!(error, "the registries' new settings are not used: the last good ones stay");
-            }
-            Err(_) => tracing::error!("looking at the registries' settings ended in a panic"),
-        }
-    }
-
-    /// What a verbose status tells beside the image.
-    async fn info(&self, image: Arc<::image::Image>) -> String {
-        let store = Arc::clone(self.runtime.images());
-        let pinned = self.runtime.settings().pinned.keeps(&image);
-        let tell = move || {
-            // An image that is being removed has its documents no more.
-            let config = store.blob(&image.id).ok();
-            let manifest = image.manifest.as_ref().and_then(|digest| store.blob(digest).ok());
+    /// Returns the additional information of a verbose ImageStatus.
+    async fn info(&self, image: Arc<::image::Image>) -> Result<String, Status> {
+        let images = Arc::clone(&self.images);
+        run_blocking(move || {
+            let Documents { config, manifest } = images.documents(&image);
+            let pinned = images.pinned().keeps(&image);
             let info = convert::image::info::info(&image, pinned, config.as_deref(), manifest.as_deref());
             serde_json::to_string(&info).unwrap_or_default()
-        };
-        ORDINARY.run(tell).await.unwrap_or_default()
+        })
+        .await
     }
 }
 
-/// The image that a request names.
-fn find(store: &::image::Store, name: &str) -> Result<Option<Arc<::image::Image>>, Status> {
-    store.lookup(name).map_err(|error| status::of(ImageError::from(error)))
-}
-
-/// An image that could not be found, pulled or removed.
-#[derive(Debug, thiserror::Error)]
-enum ImageError {
-    #[error("image.image")]
-    Find(#[from] ::image::AmbiguousImageId),
-    #[error(transparent)]
-    Pull(#[from] ::image::PullError),
-    #[error(transparent)]
-    Remove(#[from] ::image::DiskError),
-}
-
-impl ErrorClass for ImageError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Find(error) => error.kind(),
-            Self::Pull(error) => error.kind(),
-            Self::Remove(error) => error.kind(),
-        }
+/// Returns the status of an error, with the path of the field whose handler does not exist.
+fn refused(image: &str, error: ImageError) -> Status {
+    match error {
+        ImageError::Handler(error) => status::of_field(&format_args!("{image}.runtime_handler"), &error),
+        error => status::of(error),
     }
 }
 
-/// A list in pieces, none of them empty, each made when the client is ready for it.
+/// Returns the images in chunks, none of them empty, each created when the client reads it.
 fn chunks(images: Vec<Arc<::image::Image>>, pinned: PinnedImages) -> impl Iterator<Item = StreamImagesResponse> {
     let mut rest = images.into_iter();
     std::iter::from_fn(move || {
@@ -127,13 +71,14 @@ impl ImageService for ImageApi {
 
     async fn list_images(&self, request: Request<ListImagesRequest>) -> RpcResult<ListImagesResponse> {
         let ListImagesRequest { filter } = request.into_inner();
-        let images = self.list(filter)?;
-        Ok(Response::new(ListImagesResponse { images: images.iter().map(|image| self.show(image)).collect() }))
+        let (images, pinned) = (self.list(filter)?, self.images.pinned());
+        let images = images.iter().map(|image| convert::image::to_wire(image, &pinned)).collect();
+        Ok(Response::new(ListImagesResponse { images }))
     }
 
     async fn stream_images(&self, request: Request<StreamImagesRequest>) -> RpcResult<Self::StreamImagesStream> {
         let StreamImagesRequest { filter } = request.into_inner();
-        let chunks = chunks(self.list(filter)?, self.runtime.settings().pinned.clone());
+        let chunks = chunks(self.list(filter)?, self.images.pinned());
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks.map(Ok)))))
     }
 
@@ -142,30 +87,26 @@ impl ImageService for ImageApi {
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
         record_image(&name.image);
         log_warnings(&warnings);
-        self.check_handler("image", &name)?;
-        let found = find(self.runtime.images(), &name.image)?;
-        let image = found.as_ref().map(|image| self.show(image));
+        let found = self.images.find(&name).map_err(|error| refused("image", error))?;
+        let image = found.as_ref().map(|image| convert::image::to_wire(image, &self.images.pinned()));
         let info = match found.filter(|_| verbose) {
-            Some(image) => [("info".to_owned(), self.info(image).await)].into(),
+            Some(image) => [("info".to_owned(), self.info(image).await?)].into(),
             None => Default::default(),
         };
         Ok(Response::new(ImageStatusResponse { image, info }))
     }
 
     async fn pull_image(&self, request: Request<PullImageRequest>) -> RpcResult<PullImageResponse> {
-        self.reload_registries().await;
-        let store = self.runtime.images();
-        let pull = convert::image::pull(request.into_inner(), &store.search()).map_err(status::of)?;
-        let convert::image::Pull { name: image, request, pod, warnings } = pull;
-        record_image(&image.image);
+        let search = self.images.search().await;
+        let pull = convert::image::pull(request.into_inner(), &search).map_err(status::of)?;
+        let convert::image::Pull { name, request, pod, warnings } = pull;
+        record_image(&name.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
             record_pod_id(&format!("{namespace}/{name} {uid}"));
         }
         log_warnings(&warnings);
-        self.check_handler("image", &image)?;
-        // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
-        let pulled = store.pull(request).await;
-        let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
+        // Not detached: a client that no longer wants the image disconnects, and the store abandons the pull.
+        let image = self.images.pull(&name, request).await.map_err(|error| refused("image", error))?;
         Ok(Response::new(PullImageResponse { image_ref: image.id.to_string() }))
     }
 
@@ -174,29 +115,15 @@ impl ImageService for ImageApi {
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
         record_image(&name.image);
         log_warnings(&warnings);
-        self.check_handler("image", &name)?;
-        let store = Arc::clone(self.runtime.images());
-        let Some(image) = find(&store, &name.image)? else { return Ok(Response::new(RemoveImageResponse {})) };
-        // By id: CRI removes an image with all its names, whichever was given, and also one that is pinned, which only
-        // says what the kubelet collects by itself. Containers keep the layers they run from.
-        let remove = move || store.remove(image.id.as_str()).map_err(ImageError::from);
-        outcome(ORDINARY.run(remove)).await?;
+        let images = Arc::clone(&self.images);
+        run_blocking(move || images.remove(&name)).await?.map_err(|error| refused("image", error))?;
         Ok(Response::new(RemoveImageResponse {}))
     }
 
     async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> RpcResult<ImageFsInfoResponse> {
-        let runtime = Arc::clone(&self.runtime);
-        let look = move || {
-            let images = runtime.images().usage();
-            let containers = filesystem::of_containers(&images, &runtime.layers_dir());
-            (images, containers)
-        };
-        let (images, containers) = run_blocking(look).await?;
+        let images = Arc::clone(&self.images);
+        let (images, containers) = run_blocking(move || images.filesystems()).await?;
         let now = SystemTime::now();
-        let containers = containers.unwrap_or_else(|error| {
-            tracing::warn!(%error, "where containers write is told as where images are");
-            images.clone()
-        });
         Ok(Response::new(ImageFsInfoResponse {
             image_filesystems: vec![convert::image::usage_to_wire(&images, now)],
             container_filesystems: vec![convert::image::usage_to_wire(&containers, now)],

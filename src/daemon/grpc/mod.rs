@@ -3,7 +3,6 @@
 mod admin;
 mod deadline;
 mod events;
-mod filesystem;
 mod health;
 mod held_body;
 mod image;
