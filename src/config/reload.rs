@@ -52,16 +52,15 @@ impl ConfigReloader {
     }
 }
 
-/// Adds `key` to `list` if the two values differ.
-fn compare<T: PartialEq>(list: &mut Vec<&'static str>, key: &'static str, old: &T, new: &T) {
-    if old != new {
-        list.push(key);
-    }
+/// A setting or section, compared.
+struct Compared {
+    key: &'static str,
+    needs_restart: bool,
+    differs: bool,
 }
 
 /// Compares all settings. The full destructuring makes a new setting a compile error until it is compared here.
-fn merge(old: &Config, new: Config) -> ConfigChange {
-    let (mut applied, mut waiting) = (Vec::new(), Vec::new());
+fn compare(old: &Config, new: &Config) -> [Compared; 24] {
     let Config {
         listen,
         socket_mode,
@@ -85,31 +84,42 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
         metrics,
         tracing,
         origin: _,
-    } = &new;
-    compare(&mut applied, "log.level", &old.log.level, level);
-    compare(&mut applied, "container.exec_output_max", &old.exec_output_max, exec_output_max);
-    compare(&mut applied, "container.exec_output_total", &old.exec_output_total, exec_output_total);
-    compare(&mut applied, "container, handlers", &old.handlers, handlers);
-    compare(&mut applied, "resources", &old.resources, resources);
-    compare(&mut applied, "stop", &old.stop, stop);
-    compare(&mut applied, "cdi", &old.cdi, cdi);
-    compare(&mut applied, "network.mode", &old.network.mode, mode);
-    compare(&mut applied, "network.cni", &old.network.cni, cni);
-    compare(&mut applied, "image (limits of pulls)", &old.pull, pull);
-    compare(&mut applied, "metrics.listen", &old.metrics, metrics);
-    compare(&mut applied, "image.pinned", &old.pinned, pinned);
-    compare(&mut applied, "registries", &old.registries, registries);
-    compare(&mut waiting, "listen", &old.listen, listen);
-    compare(&mut waiting, "socket_mode", &old.socket_mode, socket_mode);
-    compare(&mut waiting, "socket_group", &old.socket_group, socket_group);
-    compare(&mut waiting, "root", &old.root, root);
-    compare(&mut waiting, "state", &old.state, state);
-    compare(&mut waiting, "log.format", &old.log.format, format);
-    compare(&mut waiting, "cgroup", &old.cgroup, cgroup);
-    compare(&mut waiting, "shim.path", &old.shim, shim);
-    compare(&mut waiting, "network.bridge", &old.network.bridge, bridge);
-    compare(&mut waiting, "stream", &old.stream, stream);
-    compare(&mut waiting, "tracing", &old.tracing, tracing);
+    } = new;
+    let live = |key, differs| Compared { key, needs_restart: false, differs };
+    let restart = |key, differs| Compared { key, needs_restart: true, differs };
+    [
+        live("log.level", old.log.level != *level),
+        live("container.exec_output_max", old.exec_output_max != *exec_output_max),
+        live("container.exec_output_total", old.exec_output_total != *exec_output_total),
+        live("container, handlers", old.handlers != *handlers),
+        live("resources", old.resources != *resources),
+        live("stop", old.stop != *stop),
+        live("cdi", old.cdi != *cdi),
+        live("network.mode", old.network.mode != *mode),
+        live("network.cni", old.network.cni != *cni),
+        live("image (limits of pulls)", old.pull != *pull),
+        live("metrics.listen", old.metrics != *metrics),
+        live("image.pinned", old.pinned != *pinned),
+        live("registries", old.registries != *registries),
+        restart("listen", old.listen != *listen),
+        restart("socket_mode", old.socket_mode != *socket_mode),
+        restart("socket_group", old.socket_group != *socket_group),
+        restart("root", old.root != *root),
+        restart("state", old.state != *state),
+        restart("log.format", old.log.format != *format),
+        restart("cgroup", old.cgroup != *cgroup),
+        restart("shim.path", old.shim != *shim),
+        restart("network.bridge", old.network.bridge != *bridge),
+        restart("stream", old.stream != *stream),
+        restart("tracing", old.tracing != *tracing),
+    ]
+}
+
+/// Takes over the settings that need no restart.
+fn merge(old: &Config, new: Config) -> ConfigChange {
+    let differing = compare(old, &new).into_iter().filter(|setting| setting.differs);
+    let (waiting, applied): (Vec<_>, Vec<_>) = differing.partition(|setting| setting.needs_restart);
+    let keys = |settings: Vec<Compared>| settings.into_iter().map(|setting| setting.key).collect();
     let config = Config {
         listen: old.listen.clone(),
         socket_mode: old.socket_mode,
@@ -125,7 +135,7 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
         origin: old.origin.clone(),
         ..new
     };
-    ConfigChange { config, applied, waiting }
+    ConfigChange { config, applied: keys(applied), waiting: keys(waiting) }
 }
 
 #[cfg(test)]
@@ -136,6 +146,23 @@ mod tests {
 
     use super::super::{LogFormat, MismatchPolicy, NetworkMode};
     use super::*;
+
+    #[test]
+    fn the_header_of_the_configuration_file_lists_the_settings_that_need_a_restart() {
+        let file = include_str!("../../runtime-config/crisp.toml");
+        let header: String = file.lines().map_while(|line| line.strip_prefix('#')).collect();
+        let (_, rest) = header.split_once("except these: ").unwrap();
+        let (list, _) = rest.split_once(". ").unwrap();
+        let listed: Vec<_> = list.split([',', ' ']).filter(|word| !word.is_empty() && *word != "and").collect();
+        let env = TestEnv::new();
+        env.write("");
+        let config = env.reload().in_force;
+        let compared = compare(&config, &config);
+        let restart = compared.iter().filter(|setting| setting.needs_restart).map(|setting| setting.key);
+        let is_section = |key: &str| file.lines().any(|line| line == format!("[{key}]"));
+        let restart = restart.map(|key| if is_section(key) { format!("[{key}]") } else { key.to_owned() });
+        assert_eq!(listed, restart.collect::<Vec<_>>());
+    }
 
     struct TestEnv {
         dir: tempfile::TempDir,
