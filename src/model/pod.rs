@@ -39,6 +39,10 @@ pub struct PodSpec {
     pub port_mappings: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
+    /// From the annotations `kubernetes.io/ingress-bandwidth` and `egress-bandwidth`. Older records do
+    /// not have this field.
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
     /// The cgroup that the client created for the pod and owns; `None`: crisp creates one.
     pub cgroup_parent: Option<CgroupPath>,
     pub sysctls: BTreeMap<String, String>,
@@ -75,6 +79,19 @@ pub enum Protocol {
     Udp,
     Sctp,
 }
+
+/// How fast a pod may send and receive.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// Into the pod.
+    pub ingress: Option<BitRate>,
+    /// Out of the pod.
+    pub egress: Option<BitRate>,
+}
+
+/// In bits per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BitRate(pub u64);
 
 /// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

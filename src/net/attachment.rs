@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use model::{Dns, PortMapping};
+use model::{Bandwidth, Dns, PortMapping};
 
 /// The interface of a pod, as every runtime calls it.
 pub const INTERFACE: &str = "eth0";
@@ -27,19 +27,6 @@ pub struct Pod {
     /// The path of its cgroup.
     pub cgroup: String,
 }
-
-/// How fast a pod may send and receive.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Bandwidth {
-    /// Into the pod.
-    pub ingress: Option<Rate>,
-    /// Out of the pod.
-    pub egress: Option<Rate>,
-}
-
-/// In bits each second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate(pub u64);
 
 /// A pod's place in a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

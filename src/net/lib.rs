@@ -11,4 +11,4 @@ pub mod cni;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 
-pub use attachment::{Attached, Bandwidth, INTERFACE, Pod, Rate};
+pub use attachment::{Attached, INTERFACE, Pod};

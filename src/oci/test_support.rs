@@ -24,6 +24,7 @@ pub(super) mod given {
             dns: None,
             port_mappings: vec![],
             labels: Default::default(),
+            bandwidth: model::Bandwidth::default(),
             annotations: Default::default(),
             cgroup_parent: None,
             sysctls: Default::default(),

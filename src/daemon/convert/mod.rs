@@ -14,6 +14,7 @@
 //! Refused as not supported yet: environment values that are not UTF-8. All Windows sections are refused as invalid.
 
 pub mod admin;
+pub(crate) mod bandwidth;
 pub(crate) mod container;
 pub(crate) mod event;
 pub(crate) mod field_path;

@@ -9,7 +9,7 @@ use model::pod_resources::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 
 use super::pod_resources::annotation;
-use super::{FieldPath, InvalidField, Warnings, pod_resources, resources, security};
+use super::{FieldPath, InvalidField, Warnings, bandwidth, pod_resources, resources, security};
 
 /// The kernel's room for a host name.
 const HOSTNAME_MAX: usize = 64;
@@ -66,6 +66,7 @@ pub(super) fn spec(
             .map(|(index, mapping)| port_mapping(at.at("port_mappings").entry(index), mapping))
             .collect::<Result<_, _>>()?,
         labels,
+        bandwidth: bandwidth::of_annotations(at, &annotations)?,
         annotations,
         cgroup_parent: cgroup_path(above.at("cgroup_parent"), &cgroup_parent)?,
         // Which of them a pod may set depends on its namespaces: the runtime decides.

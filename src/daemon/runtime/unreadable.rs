@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use cgroup::AppliedValues;
 use model::resources::LimitsPatch;
 use model::{
-    Capabilities, CgroupPath, ContainerId, ContainerMeta, ContainerSecurity, ContainerSpec, ContainerState,
+    Bandwidth, Capabilities, CgroupPath, ContainerId, ContainerMeta, ContainerSecurity, ContainerSpec, ContainerState,
     GroupsPolicy, ImageName, Namespaces, NsMode, PodId, PodMeta, PodSecurity, PodSpec, PodState, Signal,
 };
 use rustix::fs::statfs;
@@ -82,6 +82,7 @@ impl Runtime {
                 dns: None,
                 port_mappings: intent.port_mappings.unwrap_or_default(),
                 labels: intent.labels.unwrap_or_default(),
+                bandwidth: Bandwidth::default(),
                 annotations: intent.annotations.unwrap_or_default(),
                 cgroup_parent: None,
                 sysctls: BTreeMap::new(),

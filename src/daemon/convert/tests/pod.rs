@@ -1,5 +1,5 @@
 use model::resources::{CpuShares, LimitsPatch};
-use model::{ErrorClass as _, ErrorKind, GroupsPolicy, NsMode, Profile};
+use model::{Bandwidth, BitRate, ErrorClass as _, ErrorKind, GroupsPolicy, NsMode, Profile};
 
 use super::super::tests::support::{map, pod_config, run_request};
 use super::*;
@@ -40,6 +40,7 @@ fn every_field_comes_through() {
         [PortMapping { protocol: Protocol::Udp, container_port: 53, host_port: 5353, host_ip: "127.0.0.1".into() }]
     );
     assert_eq!((spec.labels, spec.annotations), (map(&[("lk", "lv")]), map(&[("ak", "av")])));
+    assert_eq!(spec.bandwidth, Bandwidth::default());
     assert_eq!(spec.cgroup_parent.as_ref().map(CgroupPath::as_str), Some("/kubepods/pod1"));
     assert_eq!(spec.sysctls, map(&[("net.ipv4.ip_forward", "1"), ("kernel.shm_rmid_forced", "1")]));
     for limits in [&spec.overhead, &spec.resources] {
@@ -126,5 +127,27 @@ fn values_that_cannot_be_are_refused_by_field() {
     ];
     for (field, said) in cases {
         assert!(said.starts_with(field), "{field} {said}");
+    }
+}
+
+#[test]
+fn bandwidth_annotations_are_parsed_and_checked() {
+    let given = |name: &str, text: &str| {
+        let mut config = pod_config();
+        config.annotations.insert(format!("kubernetes.io/{name}-bandwidth"), text.to_owned());
+        run(v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() }, None)
+    };
+    let bandwidth = |name: &str, text: &str| given(name, text).unwrap().0.bandwidth;
+    assert_eq!(bandwidth("ingress", "1M"), Bandwidth { ingress: Some(BitRate(1_000_000)), egress: None });
+    assert_eq!(bandwidth("egress", "1k"), Bandwidth { ingress: None, egress: Some(BitRate(1_000)) });
+    assert_eq!(bandwidth("egress", "1P").egress, Some(BitRate(1_000_000_000_000_000)));
+    for (text, problem) in
+        [("999", "is not between 1k and 1P bits per second"), ("2P", "1P bits"), ("fast", "invalid quantity")]
+    {
+        let refusal = given("ingress", text).unwrap_err();
+        assert_eq!(refusal.kind(), ErrorKind::Invalid);
+        let text = refusal.to_string();
+        assert!(text.starts_with("config.annotations[\"kubernetes.io/ingress-bandwidth\"]: "), "{text}");
+        assert!(text.contains(problem), "{text}");
     }
 }

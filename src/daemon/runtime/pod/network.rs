@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind, InvalidQuantity, PodId, PodSpec, PodState, PortMapping, Quantity, RequestField};
+use model::{ErrorClass, ErrorKind, PodId, PodSpec, PodState, PortMapping, RequestField};
 use net::bridge::{Bridge, SettingsError};
 use net::cni::{self, Cni};
-use net::{Attached, Bandwidth, Rate, bridge};
+use net::{Attached, bridge};
 use sync::RwLock;
 
 use crate::runtime::{Runtime, blocking, blocking_stop};
@@ -23,10 +23,6 @@ use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
-    #[error("bandwidth")]
-    Bandwidth { name: &'static str, source: InvalidQuantity },
-    #[error("bandwidth {text:?} is not between 1k and 1P bits per second")]
-    Rate { name: &'static str, text: String },
     #[error("connecting the pod by CNI")]
     Cni(#[source] Box<cni::AddError>),
     #[error("an address for the pod")]
@@ -40,7 +36,6 @@ pub(crate) enum NetworkError {
 impl ErrorClass for NetworkError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Bandwidth { .. } | Self::Rate { .. } => ErrorKind::Invalid,
             Self::Cni(e) => e.kind(),
             Self::Address(e) => e.kind(),
             Self::HostPort(e) => e.kind(),
@@ -50,9 +45,6 @@ impl ErrorClass for NetworkError {
 
     fn field(&self) -> Option<RequestField> {
         match self {
-            Self::Bandwidth { name, .. } | Self::Rate { name, .. } => {
-                Some(RequestField::Annotation((*name).to_owned()))
-            }
             Self::HostPort(e) => e.field(),
             Self::Cni(_) | Self::Address(_) | Self::Bridge(_) => None,
         }
@@ -310,36 +302,22 @@ fn cni_settings(CniConfig { conf_dir, bin_dirs, timeout, template }: CniConfig, 
 }
 
 /// What a network is told of a pod. `netns` is none with the host's network.
-pub(crate) fn pod(id: &PodId, spec: &PodSpec, cgroup: &str, netns: Option<&Path>) -> Result<net::Pod, NetworkError> {
+pub(crate) fn pod(id: &PodId, spec: &PodSpec, cgroup: &str, netns: Option<&Path>) -> net::Pod {
     let model::PodMeta { name, uid, namespace, attempt: _ } = spec.meta.clone();
-    Ok(net::Pod {
+    net::Pod {
         id: id.to_string(),
         name,
         namespace,
         uid,
         netns: netns.map(Path::to_owned),
         ports: host_ports(spec),
-        bandwidth: bandwidth(spec)?,
+        bandwidth: spec.bandwidth,
         dns: spec.dns.clone(),
         annotations: spec.annotations.clone(),
         cgroup: cgroup.to_owned(),
-    })
+    }
 }
 
 fn host_ports(spec: &PodSpec) -> Vec<PortMapping> {
     spec.port_mappings.iter().filter(|mapping| mapping.host_port != 0).cloned().collect()
-}
-
-/// As Kubernetes has it: by annotations, in bits each second.
-pub(crate) fn bandwidth(spec: &PodSpec) -> Result<Bandwidth, NetworkError> {
-    let rate = |name: &'static str| -> Result<Option<Rate>, NetworkError> {
-        let Some(text) = spec.annotations.get(name) else { return Ok(None) };
-        let quantity: Quantity = text.parse().map_err(|source| NetworkError::Bandwidth { name, source })?;
-        let bits = u64::try_from(quantity.nanos() / 1_000_000_000).unwrap_or(u64::MAX);
-        match bits {
-            1_000..=1_000_000_000_000_000 => Ok(Some(Rate(bits))),
-            _ => Err(NetworkError::Rate { name, text: text.clone() }),
-        }
-    };
-    Ok(Bandwidth { ingress: rate("kubernetes.io/ingress-bandwidth")?, egress: rate("kubernetes.io/egress-bandwidth")? })
 }

@@ -151,7 +151,7 @@ impl Runtime {
         let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
         failpoint::at("run_pod.sandbox")?;
         // Taken back by `cleanup_pod`, which looks for it in every network.
-        let pod = network::pod(id, &spec, cgroup.path.as_str(), sandbox.network.as_deref())?;
+        let pod = network::pod(id, &spec, cgroup.path.as_str(), sandbox.network.as_deref());
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         if connection != NetworkKind::None {
             // A daemon that cannot read the record gives these addresses to none else.
@@ -247,7 +247,6 @@ impl Runtime {
             return Err(RunPodError::Privileged(spec.handler.clone()));
         }
         sysctl::check(spec)?;
-        network::bandwidth(spec)?;
         // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
         if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
             return Err(RunPodError::NoApparmor);

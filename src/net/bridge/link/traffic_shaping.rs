@@ -2,8 +2,8 @@
 //!
 //! What a pod sends is held back inside the pod's namespace, so a container there with `CAP_NET_ADMIN` could lift it.
 
-use crate::Rate;
 use crate::bridge::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Operation, Socket};
+use model::BitRate;
 
 const RTM_NEWQDISC: u16 = 36;
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -22,7 +22,7 @@ const BURSTS_PER_SECOND: u64 = 50;
 const WAITS_PER_SECOND: u64 = 40;
 
 /// Holds back what leaves by the interface. False where the kernel has no token buckets.
-pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: Rate) -> Result<bool, NetlinkError> {
+pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: BitRate) -> Result<bool, NetlinkError> {
     let Bucket { rate, burst, limit } = Bucket::of(rate);
     let mut head = [0; 20];
     head[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -58,7 +58,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn of(Rate(bits): Rate) -> Self {
+    fn of(BitRate(bits): BitRate) -> Self {
         let rate = (bits / 8).max(1);
         let burst = (rate / BURSTS_PER_SECOND).max(BURST_MIN);
         let clipped = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn a_bucket_holds_what_a_moment_brings() {
-        assert_eq!(Bucket::of(Rate(8_000_000)), Bucket { rate: 1_000_000, burst: 131_072, limit: 156_072 });
-        let fast = Bucket::of(Rate(10_000_000_000));
+        assert_eq!(Bucket::of(BitRate(8_000_000)), Bucket { rate: 1_000_000, burst: 131_072, limit: 156_072 });
+        let fast = Bucket::of(BitRate(10_000_000_000));
         assert_eq!(fast, Bucket { rate: 1_250_000_000, burst: 25_000_000, limit: 56_250_000 });
-        assert_eq!(Bucket::of(Rate(u64::MAX)).limit, u32::MAX);
-        assert_eq!(Bucket::of(Rate(7)).rate, 1);
+        assert_eq!(Bucket::of(BitRate(u64::MAX)).limit, u32::MAX);
+        assert_eq!(Bucket::of(BitRate(7)).rate, 1);
     }
 }

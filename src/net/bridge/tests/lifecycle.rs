@@ -5,11 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use model::{ErrorClass as _, ErrorKind, Protocol};
+use model::{Bandwidth, BitRate, ErrorClass as _, ErrorKind, Protocol};
 
 use super::support::*;
 use crate::bridge::AttachError;
-use crate::{Bandwidth, Rate};
 
 /// What the host has of pods.
 fn left() -> String {
@@ -198,7 +197,7 @@ fn bandwidth_is_limited_in_both_directions() {
         let netns = Netns::new();
         let mut pod = pod(1, &netns, &[]);
         // A megabyte each second.
-        let rate = Some(Rate(8_000_000));
+        let rate = Some(BitRate(8_000_000));
         let free = transfer_times(&bridge, &pod, &netns, env);
         assert!(free.iter().all(|time| *time < Duration::from_millis(500)), "{free:?}");
         for (bandwidth, slow) in [
@@ -209,7 +208,7 @@ fn bandwidth_is_limited_in_both_directions() {
             let times = transfer_times(&bridge, &pod, &netns, env);
             assert_eq!(times.map(|time| time > Duration::from_millis(500)), slow, "{bandwidth:?}: {times:?}");
         }
-        pod.bandwidth = Bandwidth { ingress: Some(Rate(80_000_000_000)), egress: rate };
+        pod.bandwidth = Bandwidth { ingress: Some(BitRate(80_000_000_000)), egress: rate };
         let ips = bridge.reserve(&pod.id).unwrap();
         assert_eq!(bridge.attach(&pod, &ips).unwrap().warnings, Vec::<String>::new());
         let (host, inside) = (sh("tc qdisc show dev crisp0-00000001"), netns.sh("tc qdisc show dev eth0"));

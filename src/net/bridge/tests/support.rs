@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use model::{PortMapping, Protocol};
+use model::{Bandwidth, PortMapping, Protocol};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::bridge::{Bridge, Settings};
-use crate::{Attached, Bandwidth, Pod};
+use crate::{Attached, Pod};
 
 /// How long a packet may take, which on no machine is anything like it.
 const PATIENCE: Duration = Duration::from_secs(4);

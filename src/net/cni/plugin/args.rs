@@ -1,9 +1,9 @@
 //! What plugins are told of a pod: its identity in `CNI_ARGS`, and what they declare to want in `runtimeConfig`.
 
-use model::{ErrorClass, ErrorKind, PortMapping, Protocol};
+use model::{Bandwidth, BitRate, ErrorClass, ErrorKind, PortMapping, Protocol};
 use serde_json::{Map, Value, json};
 
-use crate::attachment::{Bandwidth, Pod, Rate};
+use crate::attachment::Pod;
 use crate::cni::conf::is_name;
 
 /// Where no burst is given: as much as the plugin for it takes. All runtimes do the same.
@@ -99,7 +99,7 @@ fn bandwidth(wanted: Bandwidth) -> Value {
     let mut limits = Map::new();
     for (rate, rate_key, burst_key) in [(ingress, "ingressRate", "ingressBurst"), (egress, "egressRate", "egressBurst")]
     {
-        if let Some(Rate(rate)) = rate {
+        if let Some(BitRate(rate)) = rate {
             limits.insert(rate_key.to_owned(), json!(rate));
             limits.insert(burst_key.to_owned(), json!(BURST));
         }

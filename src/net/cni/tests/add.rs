@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use model::{Dns, ErrorClass as _, ErrorKind, PortMapping, Protocol};
+use model::{Bandwidth, BitRate, Dns, ErrorClass as _, ErrorKind, PortMapping, Protocol};
 use serde_json::{Value, json};
 
 use super::support::{RESULT, TestEnv, pod, words};
-use crate::attachment::{Bandwidth, Pod, Rate};
+use crate::attachment::Pod;
 use crate::cni::{AddError, PluginError};
 
 /// A pod that asks for all there is.
@@ -25,7 +25,7 @@ fn demanding(id: &str) -> Pod {
             port(Protocol::Sctp, "127.0.0.1"),
             PortMapping { host_port: 0, ..port(Protocol::Udp, "") },
         ],
-        bandwidth: Bandwidth { ingress: Some(Rate(1000)), egress: None },
+        bandwidth: Bandwidth { ingress: Some(BitRate(1000)), egress: None },
         dns: Some(Dns { servers: vec!["10.0.0.10".into()], searches: vec!["a.b".into()], options: vec!["x".into()] }),
         annotations: BTreeMap::from([("key".to_owned(), "value".to_owned())]),
         cgroup: "/kubepods/pod1".to_owned(),

@@ -6,10 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::Bandwidth;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::attachment::{Bandwidth, Pod};
+use crate::attachment::Pod;
 use crate::cni::{Cni, Settings};
 
 /// What every plugin does first: it writes down what it was told. `$log` is where, `$me` its name.
