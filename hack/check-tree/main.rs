@@ -17,12 +17,7 @@ use std::process::{Command, ExitCode};
 use std::{env, fmt, fs};
 
 /// Paths that do not follow the rules of prose yet: findings there are counted only.
-const PENDING: [&str; 17] = [
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "README.md",
-    "docs/",
+const PENDING: [&str; 12] = [
     "examples/",
     "src/cgroup/",
     "src/config/",
