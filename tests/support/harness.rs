@@ -214,7 +214,7 @@ fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
 /// The page of a daemon's metrics.
 pub(crate) fn scrape(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();

@@ -1,52 +1,68 @@
-//! Just enough of HTTP/1.1 to be asked for one page: one request for each connection, of which only the head is read.
+//! The HTTP/1.1 endpoint of metrics: `GET` and `HEAD /metrics`.
+//!
+//! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins within [`TIMEOUT`]: silent, slow
+//! and idle clients make room for others.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use config::MetricsListen;
+use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use sync::threads::ORDINARY;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use crate::socket::{Socket, SocketError};
 
-/// A client that takes longer for all of its request and answer is left.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time from the start of a connection or request to its end or the next request.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that are served at the same time; more wait to be accepted.
 const CONNECTIONS: usize = 16;
-/// The longest head of a request.
+/// Requests of one connection; more would keep its place from clients that wait.
+const REQUESTS_MAX: usize = 16;
+/// The longest head of a request, in bytes; hyper accepts no less.
 const HEAD_MAX: usize = 8 << 10;
-/// The pause after a connection could not be accepted, as when descriptors run out.
+/// The pause after a connection could not be accepted, for example because all descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Metrics cannot be told where they should be.
+/// A metrics endpoint that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("listening on {address}")]
     Address { address: SocketAddr, source: io::Error },
-    #[error("waiting for connections")]
+    #[error("registering the socket with the event loop")]
     Wait(#[source] io::Error),
 }
 
-/// Where questions come in.
+/// A listening TCP or Unix socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Address(TcpListener),
     Socket {
         listener: UnixListener,
-        /// The socket's file, which goes with it.
+        /// Removes the socket's file when dropped.
         _file: Socket,
     },
 }
 
-/// Answers until it is dropped.
+/// The running endpoint; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct MetricsServer(JoinHandle<()>);
 
@@ -71,182 +87,108 @@ impl Listener {
         }
     }
 
-    /// Answers each question with what `page` says at that moment.
+    /// Answers each request with the current text of `page`.
     pub(super) fn answer_with(self, page: impl Fn() -> String + Send + Sync + 'static) -> MetricsServer {
-        MetricsServer(tokio::spawn(self.serve(Arc::new(page), PATIENCE)))
+        MetricsServer(tokio::spawn(self.serve(Arc::new(page), TIMEOUT)))
     }
 
-    async fn serve(self, page: Arc<impl Fn() -> String + Send + Sync + 'static>, patience: Duration) {
+    async fn serve(self, page: Arc<impl Fn() -> String + Send + Sync + 'static>, timeout: Duration) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
-            // Nobody closes the semaphore.
+            // The semaphore is never closed.
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let begin = |stream: Box<dyn Stream>| {
-                let page = Arc::clone(&page);
-                tokio::spawn(async move {
-                    let _place = place;
-                    talk(stream, page, patience).await;
-                })
-            };
+            let page = Arc::clone(&page);
             let accepted = match &self {
-                Self::Address(listener) => listener.accept().await.map(|(stream, _)| begin(Box::new(stream))),
-                Self::Socket { listener, _file } => listener.accept().await.map(|(stream, _)| begin(Box::new(stream))),
+                Self::Address(listener) => listener.accept().await.map(|(stream, _)| {
+                    tokio::spawn(async move { serve_connection(stream, page, timeout, place).await });
+                }),
+                Self::Socket { listener, _file } => listener.accept().await.map(|(stream, _)| {
+                    tokio::spawn(async move { serve_connection(stream, page, timeout, place).await });
+                }),
             };
             if let Err(error) = accepted {
-                tracing::warn!(%error, "a connection for metrics could not be accepted");
+                tracing::warn!(%error, "cannot accept a metrics connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// A connection of either kind.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// Reads one request and answers it. A client that goes away, or is too slow, is none of our trouble.
-async fn talk(mut stream: Box<dyn Stream>, page: Arc<impl Fn() -> String + Send + Sync + 'static>, patience: Duration) {
-    let talk = async {
-        let head = read_head(&mut stream).await?;
-        // What is told is looked up on the disk, too.
-        let answer = ORDINARY.run(move || answer(head.as_deref(), &*page)).await;
-        let answer = answer.map_err(|_| io::Error::other("telling of the metrics ended in a panic"))?;
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await
-    };
-    match tokio::time::timeout(patience, talk).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "whoever asked for metrics went away"),
-        Err(_) => tracing::debug!("whoever asked for metrics was too slow"),
-    }
-}
-
-/// All up to the empty line; none where that does not come in time, or is no text.
-async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<String>> {
-    let mut head = Vec::new();
-    let mut piece = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let count = stream.read(&mut piece).await?;
-        if count == 0 || head.len() + count > HEAD_MAX {
-            return Ok(None);
+/// Serves the requests of one connection; `_place` is free again at its end.
+async fn serve_connection<P>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    page: Arc<impl Fn() -> String + Send + Sync + 'static>,
+    timeout: Duration,
+    _place: P,
+) {
+    let (count, begun) = (AtomicUsize::new(0), Notify::new());
+    let service = service_fn(|request: Request<Incoming>| {
+        begun.notify_one();
+        let is_last = count.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS_MAX;
+        let page = Arc::clone(&page);
+        async move {
+            let mut response = respond(&request, page).await;
+            if is_last || response.status() != StatusCode::OK {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
         }
-        head.extend_from_slice(&piece[..count]);
+    });
+    let mut settings = http1::Builder::new();
+    // A client may close its sending side after the request.
+    settings.max_buf_size(HEAD_MAX).half_close(true);
+    let mut connection = pin!(settings.serve_connection(TokioIo::new(stream), service));
+    loop {
+        tokio::select! {
+            ended = &mut connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a metrics connection failed");
+                }
+                return;
+            }
+            request = tokio::time::timeout(timeout, begun.notified()) => {
+                if request.is_err() {
+                    tracing::debug!(?timeout, "closed a metrics connection without a new request");
+                    return;
+                }
+            }
+        }
     }
-    Ok(String::from_utf8(head).ok())
 }
 
-fn answer(head: Option<&str>, page: impl Fn() -> String) -> String {
-    let line = head.and_then(|head| head.lines().next()).unwrap_or_default();
-    let mut words = line.split(' ');
-    let (method, target, version) = (words.next(), words.next(), words.next());
-    let is_http = version.is_some_and(|version| version.starts_with("HTTP/1.")) && words.next().is_none();
-    let (Some(method), Some(target), true) = (method, target, is_http) else {
-        return whole("400 Bad Request", "", "this is no request of HTTP/1.1\n", true);
-    };
-    let with_body = method != "HEAD";
-    let path = target.split('?').next().unwrap_or_default();
-    if !matches!(method, "GET" | "HEAD") {
-        whole("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "only GET and HEAD are answered\n", true)
-    } else if path != "/metrics" {
-        whole("404 Not Found", "", "there is only /metrics\n", with_body)
-    } else {
-        whole("200 OK", "", &page(), with_body)
+async fn respond<B>(
+    request: &Request<B>,
+    page: Arc<impl Fn() -> String + Send + Sync + 'static>,
+) -> Response<Full<Bytes>> {
+    let is_head = request.method() == Method::HEAD;
+    if !is_head && request.method() != Method::GET {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n".to_owned(), false);
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    if request.uri().path() != "/metrics" {
+        return text(StatusCode::NOT_FOUND, "not found: expected /metrics\n".to_owned(), is_head);
+    }
+    // Some values are read from disk.
+    match ORDINARY.run(move || page()).await {
+        Ok(page) => text(StatusCode::OK, page, is_head),
+        Err(_) => {
+            tracing::error!("writing the metrics panicked");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon log\n".to_owned(), is_head)
+        }
     }
 }
 
-fn whole(status: &str, headers: &str, body: &str, with_body: bool) -> String {
+/// Returns a response with this body, or with its length alone for HEAD.
+fn text(status: StatusCode, body: String, is_head: bool) -> Response<Full<Bytes>> {
     let length = body.len();
-    let body = if with_body { body } else { "" };
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {TEXT}\r\nContent-Length: {length}\r\n{headers}Connection: close\r\n\r\n{body}"
-    )
+    let mut response = Response::new(if is_head { Full::default() } else { Full::from(body) });
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, TEXT);
+    response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+    response
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::net::{TcpStream, UnixStream};
-
-    use super::*;
-
-    async fn on_loopback(patience: Duration) -> (MetricsServer, SocketAddr) {
-        // Port 0, which no setting can ask for: one that is free.
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let serve = Listener::Address(listener).serve(Arc::new(|| "a 1\n".to_owned()), patience);
-        (MetricsServer(tokio::spawn(serve)), address)
-    }
-
-    async fn ask(address: SocketAddr, request: &[u8]) -> String {
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(request).await.unwrap();
-        stream.shutdown().await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    #[test]
-    fn only_the_page_is_there_and_only_to_be_read() {
-        let status = |head: &str| {
-            let answer = answer(Some(head), || "page".to_owned());
-            let body = answer.split_once("\r\n\r\n").unwrap().1.to_owned();
-            (answer.split(' ').nth(1).unwrap().to_owned(), body)
-        };
-        assert_eq!(status("GET /metrics HTTP/1.1\r\n\r\n"), ("200".into(), "page".into()));
-        assert_eq!(status("GET /metrics?x=1 HTTP/1.0\r\n\r\n").0, "200");
-        assert_eq!(status("HEAD /metrics HTTP/1.1\r\n\r\n"), ("200".into(), String::new()));
-        assert_eq!(status("GET / HTTP/1.1\r\n\r\n").0, "404");
-        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n").0, "405");
-        for bad in ["", "\r\n\r\n", "GET /metrics\r\n\r\n", "GET  /metrics HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\n"]
-        {
-            assert_eq!(status(bad).0, "400", "{bad:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_request_is_answered_and_the_connection_closed() {
-        let (_telling, address) = on_loopback(PATIENCE).await;
-        let answer = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\na 1\n"), "{answer}");
-        assert!(answer.contains("Content-Length: 4\r\n") && answer.contains(TEXT), "{answer}");
-    }
-
-    #[tokio::test]
-    async fn a_head_that_is_broken_or_too_long_is_refused() {
-        let (_telling, address) = on_loopback(PATIENCE).await;
-        for bad in [&b"GET /met"[..], b"\xff\xff\r\n\r\n", &[b'a'; HEAD_MAX]] {
-            assert!(ask(address, bad).await.starts_with("HTTP/1.1 400 "));
-        }
-    }
-
-    #[tokio::test]
-    async fn clients_that_say_nothing_do_not_keep_others_out_for_long() {
-        let (_telling, address) = on_loopback(Duration::from_millis(50)).await;
-        let mut silent = Vec::new();
-        for _ in 0..CONNECTIONS * 2 {
-            silent.push(TcpStream::connect(address).await.unwrap());
-        }
-        let answer = ask(address, b"GET /metrics HTTP/1.1\r\n\r\n").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    }
-
-    #[tokio::test]
-    async fn a_socket_is_for_root_alone_and_goes_with_its_listener() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("metrics.sock");
-        let listener = Listener::bind(&MetricsListen::Socket(path.clone())).await.unwrap();
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let telling = listener.answer_with(|| "b 2\n".to_owned());
-        let mut stream = UnixStream::connect(&path).await.unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.ends_with("b 2\n"), "{answer}");
-        drop(telling);
-        while path.exists() {
-            tokio::task::yield_now().await;
-        }
-    }
-}
+#[path = "http_tests.rs"]
+mod tests;
