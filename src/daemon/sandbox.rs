@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model::{ContainerId, ErrorClass, ErrorKind, Exit};
-use shim_protocol::{ShimError, ShimErrorKind};
+use model::{ErrorClass, ErrorKind};
+use shim_protocol::{Event, ShimError, ShimErrorKind};
 
 /// How long a sandbox may take to answer while a pod or container is stopped or removed. It is not needed there: the kernel
 /// ends the processes that it does not.
@@ -63,15 +63,7 @@ impl ErrorClass for SandboxError {
 /// A message that a sandbox sends at any time.
 #[derive(Debug)]
 pub(crate) enum SandboxEvent {
-    Exited {
-        container: ContainerId,
-        exit: Exit,
-    },
-    LogLost {
-        container: ContainerId,
-        bytes: u64,
-        error: String,
-    },
-    /// The connection ended: the shim is dead, or found this daemon too slow.
+    Event(Event),
+    /// The connection ended: the shim exited, or disconnected a daemon that read too slowly.
     Gone,
 }

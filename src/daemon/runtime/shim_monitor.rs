@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use model::error_chain::chain;
 use model::{AbnormalExit, ContainerId, ContainerState, Exit, PodId, PodState};
+use shim_protocol::Event;
 use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
@@ -34,11 +35,13 @@ impl Runtime {
             while let Some(event) = events.recv().await {
                 let Some(runtime) = runtime.upgrade() else { return };
                 match event {
-                    SandboxEvent::Exited { container, exit } => runtime.exited(&container, exit),
-                    SandboxEvent::LogLost { container, bytes, error } => {
+                    SandboxEvent::Event(Event::Exited { container, exit }) => runtime.exited(&container, exit),
+                    SandboxEvent::Event(Event::LogLost { container, bytes, error }) => {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
                         tracing::warn!(%container, bytes, error, "output could not be logged");
                     }
+                    // The client of the shim hands it to the caller that waits for it.
+                    SandboxEvent::Event(Event::ExecExited { .. }) => {}
                     SandboxEvent::Gone => return runtime.shim_gone(&pod).await,
                 }
             }

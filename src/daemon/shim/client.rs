@@ -240,13 +240,10 @@ impl Reader {
                 }
                 return;
             }
-            ShimMessage::Event(Event::Exited { container, exit }) => SandboxEvent::Exited { container, exit },
-            ShimMessage::Event(Event::LogLost { container, bytes, error }) => {
-                SandboxEvent::LogLost { container, bytes, error }
-            }
+            ShimMessage::Event(event) => event,
         };
-        // Nobody listens only when the daemon ends.
-        self.events.send(event).ok();
+        // The receiver is dropped only when the daemon exits.
+        self.events.send(SandboxEvent::Event(event)).ok();
     }
 }
 

@@ -146,7 +146,7 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     }
     assert!(begin.elapsed() < Duration::from_secs(4));
     speak.send(()).unwrap();
-    assert!(matches!(events.recv().await, Some(SandboxEvent::LogLost { .. })));
+    assert!(matches!(events.recv().await, Some(SandboxEvent::Event(Event::LogLost { .. }))));
     client.notify(Request::Shutdown, &[]).await.unwrap();
     shim.join().unwrap();
 }

@@ -108,7 +108,7 @@ impl Runtime {
         let name = self.pod_names.reserve(spec.meta.clone(), PodMeta::to_string, id.as_str())?;
         let labels = self.selinux.of_pod(id.as_str(), spec.security.selinux.as_ref(), handler.selinux);
         let labels = labels.inspect_err(|_| self.selinux.free(id.as_str()))?;
-        match self.make_pod(&id, spec, labels).await {
+        match self.make_pod(&id, spec, labels, handler.shm_size).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
@@ -120,7 +120,13 @@ impl Runtime {
         }
     }
 
-    async fn make_pod(self: &Arc<Self>, id: &PodId, spec: PodSpec, selinux: Option<Labels>) -> Result<(), RunPodError> {
+    async fn make_pod(
+        self: &Arc<Self>,
+        id: &PodId,
+        spec: PodSpec,
+        selinux: Option<Labels>,
+        shm_size: u64,
+    ) -> Result<(), RunPodError> {
         let dir = self.pod_dir(id);
         let cgroup = self.pod_cgroup(id, &spec)?;
         failpoint::at("run_pod.begin")?;
@@ -147,7 +153,7 @@ impl Runtime {
         failpoint::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
         let client = SandboxClient::connect(&dir, sender).instrument(starting).await?;
-        let creating = self.create_sandbox(&client, id, &spec, &hostname, selinux.as_ref());
+        let creating = self.create_sandbox(&client, id, &spec, &hostname, selinux.as_ref(), shm_size);
         let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
         failpoint::at("run_pod.sandbox")?;
         // Taken back by `cleanup_pod`, which looks for it in every network.
@@ -202,6 +208,7 @@ impl Runtime {
         spec: &PodSpec,
         hostname: &str,
         selinux: Option<&Labels>,
+        shm_size: u64,
     ) -> Result<Sandbox, SandboxError> {
         let spaces = &spec.security.namespaces;
         let request = SandboxRequest {
@@ -215,18 +222,13 @@ impl Runtime {
             user: spaces.user.clone(),
             hostname: hostname.to_owned(),
             sysctls: spec.sysctls.clone(),
-            shm_size: self.shm_size(spec),
+            shm_size,
             mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
         let sandbox = client.create_sandbox(request).await?;
         // A sandbox that does not know user namespaces would leave them out.
         if sandbox.user.is_some() == spaces.user.is_some() { Ok(sandbox) } else { Err(SandboxError::Mismatch) }
-    }
-
-    fn shm_size(&self, spec: &PodSpec) -> u64 {
-        let handlers = &self.settings().handlers;
-        handlers.get(&spec.handler).unwrap_or(handlers.default_one()).shm_size
     }
 
     /// The client's, which crisp never writes, or one of our own.
