@@ -35,7 +35,7 @@ pub use container_state::{AbnormalExit, ContainerState, Exit, WrongState};
 pub use error::{ErrorClass, ErrorKind};
 pub use id::{ContainerId, IdError, PodId};
 pub use layer_number::{InvalidLayerDirectory, LayerNumber};
-pub use pod::{Bandwidth, BitRate, Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol};
+pub use pod::{Bandwidth, BitRate, Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol, RepeatedPod};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use request_field::RequestField;
 pub use security::{

@@ -57,6 +57,13 @@ pub struct PodSpec {
     pub handler: String,
 }
 
+/// The pod as CreateContainer repeats it: the part that crisp uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RepeatedPod {
+    pub meta: PodMeta,
+    pub privileged: bool,
+}
+
 /// The pod's resolv.conf.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dns {

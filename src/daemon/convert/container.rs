@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cri_api::v1;
-use model::{ContainerMeta, ContainerSpec, PodSpec};
+use model::{ContainerMeta, ContainerSpec, RepeatedPod};
 use oci::pod_resources_json;
 
 use super::{FieldPath, InvalidField, Warnings, image, mount, pod, pod_resources, resources, security, signal};
@@ -14,8 +14,8 @@ use super::{FieldPath, InvalidField, Warnings, image, mount, pod, pod_resources,
 pub(crate) struct Create {
     pub(crate) pod: String,
     pub(crate) spec: ContainerSpec,
-    /// The pod's configuration once more, where the client repeats it.
-    pub(crate) pod_spec: Option<PodSpec>,
+    /// Of the pod's configuration, which a client may repeat.
+    pub(crate) repeated: Option<RepeatedPod>,
     pub(crate) warnings: Warnings,
 }
 
@@ -34,11 +34,14 @@ pub(crate) fn create(asked: v1::CreateContainerRequest) -> Result<Create, Invali
     let at = FieldPath::top("config");
     let mut warnings = Warnings::new();
     let spec = spec(at, at.required(config)?, &mut warnings)?;
-    // Its warnings were given when the pod was made.
-    let pod_spec = sandbox_config
-        .map(|config| pod::spec(FieldPath::top("sandbox_config"), config, String::new(), &mut Warnings::new()))
-        .transpose()?;
-    Ok(Create { pod, spec, pod_spec, warnings })
+    let repeated = sandbox_config.map(repeated_pod).transpose()?;
+    Ok(Create { pod, spec, repeated, warnings })
+}
+
+/// Checks all fields, and returns those that CreateContainer uses. Warnings were logged by RunPodSandbox.
+fn repeated_pod(config: v1::PodSandboxConfig) -> Result<RepeatedPod, InvalidField> {
+    let spec = pod::spec(FieldPath::top("sandbox_config"), config, String::new(), &mut Warnings::new())?;
+    Ok(RepeatedPod { meta: spec.meta, privileged: spec.security.privileged })
 }
 
 /// An id, or the beginning of one: whose it is, is for the runtime to find out.

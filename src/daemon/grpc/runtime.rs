@@ -149,11 +149,11 @@ impl RuntimeService for RuntimeApi {
 
     async fn create_container(&self, request: Request<CreateContainerRequest>) -> RpcResult<CreateContainerResponse> {
         let create = convert::container::create(request.into_inner()).map_err(status::of)?;
-        let convert::container::Create { pod, spec, pod_spec, warnings } = create;
+        let convert::container::Create { pod, spec, repeated, warnings } = create;
         record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        let create = Box::pin(async move { runtime.create(&pod, spec, pod_spec).await });
+        let create = Box::pin(async move { runtime.create(&pod, spec, repeated).await });
         let container = run_detached(create).await?;
         record_container_id(container.as_str());
         Ok(Response::new(CreateContainerResponse { container_id: container.into() }))

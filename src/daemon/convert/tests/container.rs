@@ -11,9 +11,9 @@ fn refused(change: impl FnOnce(&mut v1::ContainerConfig)) -> InvalidField {
 
 #[test]
 fn every_field_comes_through() {
-    let Create { pod, spec, pod_spec, warnings } = create(create_request()).unwrap();
+    let Create { pod, spec, repeated, warnings } = create(create_request()).unwrap();
     assert_eq!(pod, "abc");
-    assert_eq!(pod_spec.unwrap().meta.name, "web");
+    assert_eq!(repeated.unwrap().meta.name, "web");
     assert_eq!(spec.meta, ContainerMeta { name: "main".into(), attempt: 2 });
     assert_eq!((spec.image.image.as_str(), spec.image.user_specified.as_str()), ("sha256:abc", "busybox"));
     assert_eq!((spec.image.annotations, spec.image.handler.as_str()), (map(&[("ik", "iv")]), "crisp"));
@@ -67,8 +67,8 @@ fn a_container_needs_no_more_than_a_name_and_an_image() {
     let v1::ContainerConfig { metadata, image, .. } = container_config();
     let config = v1::ContainerConfig { metadata, image, ..Default::default() };
     let request = v1::CreateContainerRequest { pod_sandbox_id: "p".into(), config: Some(config), sandbox_config: None };
-    let Create { spec, pod_spec, warnings, .. } = create(request).unwrap();
-    assert_eq!((spec.log_path, spec.stop_signal, pod_spec), (None, None, None));
+    let Create { spec, repeated, warnings, .. } = create(request).unwrap();
+    assert_eq!((spec.log_path, spec.stop_signal, repeated), (None, None, None));
     assert_eq!((spec.resources, spec.kubernetes_resources), (model::resources::LimitsPatch::default(), None));
     assert_eq!((spec.security.run_as, spec.security.seccomp), (None, None));
     assert!(warnings.is_empty());

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use config::OomPolicy;
 use model::resources::LimitsPatch;
-use model::{ContainerId, ContainerSpec, ContainerState, LayerNumber, PodSpec, PodState};
+use model::{ContainerId, ContainerSpec, ContainerState, LayerNumber, PodState, RepeatedPod};
 use security::relabel;
 use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, LaunchWarning, LaunchWarningKind, Overlay};
 use tracing::Instrument as _;
@@ -45,7 +45,7 @@ impl Runtime {
         self: &Arc<Self>,
         pod: &str,
         spec: ContainerSpec,
-        pod_spec: Option<PodSpec>,
+        repeated: Option<RepeatedPod>,
     ) -> Result<ContainerId, CreateError> {
         let entry = self.readable_pod(pod)?;
         let _lock = entry.lock().await;
@@ -56,11 +56,11 @@ impl Runtime {
         if pod.state != PodState::Ready || entry.samples().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
-        if pod_spec.as_ref().is_some_and(|requested| requested.meta != pod.spec.meta) {
+        if repeated.as_ref().is_some_and(|requested| requested.meta != pod.spec.meta) {
             return Err(CreateError::OtherPod(pod.id.clone()));
         }
         if spec.security.privileged && !pod.spec.security.privileged {
-            self.check_privilege_escalation(&pod, pod_spec.as_ref())?;
+            self.check_privilege_escalation(&pod, repeated.as_ref())?;
         }
         let id = ContainerId::from_bytes(random());
         let name = self.container_names.reserve(
@@ -88,8 +88,8 @@ impl Runtime {
     }
 
     /// Lets a pod become privileged by its first privileged container: a debug container comes long after the pod.
-    fn check_privilege_escalation(&self, pod: &PodRecord, now: Option<&PodSpec>) -> Result<(), CreateError> {
-        if !now.is_some_and(|now| now.security.privileged) {
+    fn check_privilege_escalation(&self, pod: &PodRecord, repeated: Option<&RepeatedPod>) -> Result<(), CreateError> {
+        if !repeated.is_some_and(|pod| pod.privileged) {
             return Err(CreateError::PrivilegedAlone);
         }
         if !self.handler(pod)?.privileged {
