@@ -11,11 +11,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::BenchError;
 use super::args::BenchArgs;
 use super::report::results::{Figures, Unit};
 use super::runtime::{Runtime, connect, in_turns};
 use super::specs::{limits, update};
+use super::{BenchError, current_thread_runtime};
 
 /// Maximum number of concurrent updates.
 const AT_ONCE: usize = 16;
@@ -68,8 +68,7 @@ struct UpdateLoad {
 
 impl UpdateLoad {
     fn update_load(self) -> Result<Figures, BenchError> {
-        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
-        tokio.block_on(self.changes())
+        current_thread_runtime()?.block_on(self.changes())
     }
 
     /// Sends the updates, and records the rate that was reached.

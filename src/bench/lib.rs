@@ -78,7 +78,7 @@ pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     let parent = ParentCgroup::make(place).map_err(BenchError::Cgroup)?;
     // Before the first thread is started: the baseline forks.
     let mut floor = plan.wants(Part::Floor).then(|| Baseline::start(&parent)).transpose().map_err(BenchError::Start)?;
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
+    let tokio = current_thread_runtime()?;
     let mut runtimes = Vec::new();
     let mut bare = RawWrites::new(Some(parent.child("bare").map_err(BenchError::Cgroup)?));
     let measured = tokio.block_on(async {
@@ -97,6 +97,10 @@ pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     let mut kernel = bare.figures;
     kernel.merge(floor.map(Baseline::finish).unwrap_or_default());
     show(&plan, &Report::new(&plan, began, &runtimes, &kernel))
+}
+
+fn current_thread_runtime() -> Result<tokio::runtime::Runtime, BenchError> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)
 }
 
 async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {

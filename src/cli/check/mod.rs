@@ -15,14 +15,14 @@ mod print;
 mod security;
 mod storage;
 
-use std::io;
 use std::path::Path;
 
-use config::{Config, ConfigError, DEFAULT_FILE, RawConfig};
+use config::{Config, DEFAULT_FILE, RawConfig};
 use finding::Finding;
 use model::error_chain::chain;
 
-use super::client::{ConnectError, Cri};
+use super::client::Cri;
+use super::command::{self, CommandError};
 use super::common_args::CommonArgs;
 use super::selftest::{Failed, Selftest, Steps};
 use super::signals;
@@ -45,20 +45,14 @@ pub struct CheckArgs {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    #[error("starting")]
-    Start(#[source] io::Error),
     #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Command(#[from] CommandError),
     #[error("pods cannot run on this host: {0}")]
     CannotRun(String),
     #[error("{0}")]
     Failed(String),
     #[error("interrupted; pod and image were removed")]
     Interrupted,
-    #[error("printing")]
-    Print(#[source] io::Error),
 }
 
 impl CheckError {
@@ -74,10 +68,8 @@ impl CheckError {
 /// Runs `crisp check`.
 pub fn check(args: CheckArgs) -> Result<(), CheckError> {
     let CheckArgs { settings, live, json } = args;
-    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    threads
-        .map_err(CheckError::Start)?
-        .block_on(async { if live { check_live(settings, json).await } else { check_host(settings, json).await } })
+    command::run(async { if live { check_live(settings, json).await } else { check_host(settings, json).await } })
+        .map_err(CommandError::Start)?
 }
 
 async fn check_host(settings: CommonArgs, json: bool) -> Result<(), CheckError> {
@@ -97,7 +89,7 @@ async fn check_host(settings: CommonArgs, json: bool) -> Result<(), CheckError> 
             found.push(Finding::missing("configuration", "file", chain(&error), hint).essential());
         }
     }
-    print::findings(&found, json).map_err(CheckError::Print)?;
+    print::findings(&found, json).map_err(CommandError::Print)?;
     match found.iter().find(|one| one.essential && one.level == finding::Level::Missing) {
         None => Ok(()),
         Some(lacking) => Err(CheckError::CannotRun(format!("{} {}: {}", lacking.topic, lacking.name, lacking.what))),
@@ -130,12 +122,12 @@ async fn all(config: &Config) -> Vec<Finding> {
 }
 
 async fn check_live(settings: CommonArgs, json: bool) -> Result<(), CheckError> {
-    let config = settings.load()?;
-    let interrupt = Interrupt::note().map_err(CheckError::Start)?;
-    let cri = Cri::connect(&config.listen).await?;
+    let config = settings.load().map_err(CommandError::from)?;
+    let interrupt = Interrupt::note().map_err(CommandError::Start)?;
+    let cri = Cri::connect(&config.listen).await.map_err(CommandError::from)?;
     let mut steps = Steps::new(interrupt, !json);
     let proved = check_live_with(&cri, &config, &mut steps).await;
-    print::steps(steps.records(), json, &proved.as_ref().err().map(chain_of)).map_err(CheckError::Print)?;
+    print::steps(steps.records(), json, &proved.as_ref().err().map(chain_of)).map_err(CommandError::Print)?;
     match proved {
         Ok(()) => Ok(()),
         Err(Failed::Interrupted) => Err(CheckError::Interrupted),

@@ -5,14 +5,15 @@ mod workload;
 
 use std::io::{self, Write as _};
 
-use config::ConfigError;
+use config::RawConfig;
 use model::error_chain::chain;
 
-use super::client::{CallError, ConnectError, Cri, call};
+use super::client::{Cri, call};
+use super::command::{self, CommandError};
 use super::common_args::CommonArgs;
 use super::selftest::{Failed, Selftest, SelftestError, Steps};
 use super::signals::Interrupt;
-use super::verbose_info::{DaemonInfo, NotCrisp};
+use super::verbose_info::DaemonInfo;
 use super::{signals, verbose_info};
 
 pub use workload::{WorkloadArgs, run_workload};
@@ -27,15 +28,7 @@ pub struct DemoArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("starting")]
-    Start(#[source] io::Error),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error(transparent)]
-    NotCrisp(#[from] NotCrisp),
+    Command(#[from] CommandError),
     #[error("{0}; run `crisp check` to see what this host is missing")]
     Failed(String),
     #[error("cleaning up: {0}")]
@@ -56,14 +49,9 @@ impl DemoError {
 
 /// Runs `crisp demo`.
 pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
-    let config = args.settings.load()?;
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DemoError::Start)?;
-    tokio.block_on(async {
-        let cri = Cri::connect(&config.listen).await?;
-        let ask = cri_api::v1::StatusRequest { verbose: true };
-        let status = cri.runtime().status(ask).await.map_err(call("querying the daemon"))?.into_inner();
-        let info: DaemonInfo = verbose_info::read(&status.info)?;
-        let interrupt = Interrupt::note().map_err(DemoError::Start)?;
+    command::run(async {
+        let (config, cri, info) = connect(args.settings).await?;
+        let interrupt = Interrupt::note().map_err(CommandError::Start)?;
         writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
         let begun = Selftest::begin(cri, &config.listen, &info.state, "demo").await;
         let selftest = begun.map_err(|error: SelftestError| DemoError::Failed(chain(&error)))?;
@@ -83,4 +71,14 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
         writeln!(io::stdout(), "\nThe pod, its image and its logs were removed.\n{next}").ok();
         Ok(())
     })
+    .map_err(CommandError::Start)?
+}
+
+async fn connect(settings: CommonArgs) -> Result<(RawConfig, Cri, DaemonInfo), CommandError> {
+    let config = settings.load()?;
+    let cri = Cri::connect(&config.listen).await?;
+    let request = cri_api::v1::StatusRequest { verbose: true };
+    let status = cri.runtime().status(request).await.map_err(call("querying the daemon"))?.into_inner();
+    let info = verbose_info::read(&status.info)?;
+    Ok((config, cri, info))
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
+use super::super::command;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Files with the MiB of memory to hold, and the MiB held now.
@@ -56,8 +57,7 @@ pub fn run_workload(args: WorkloadArgs) -> io::Result<()> {
 
 /// Waits for SIGTERM. It needs a handler: the kernel ignores signals without one for PID 1 of a PID namespace.
 fn wait(holding: bool) -> io::Result<()> {
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio.block_on(async {
+    command::run(async {
         let mut stop = signal(SignalKind::terminate())?;
         let mut out = io::stdout();
         writeln!(out, "ready")?;
@@ -70,7 +70,7 @@ fn wait(holding: bool) -> io::Result<()> {
                 _ = look.tick(), if holding => follow(&mut memory)?,
             }
         }
-    })
+    })?
 }
 
 /// Allocates or frees memory until it holds the amount in `WANTED`.

@@ -5,15 +5,13 @@ mod view;
 
 use std::io;
 
-use config::ConfigError;
 use cri_api::v1;
 use view::{ContainerView, PodView, View};
 
-use super::cgroup_files::FilesError;
-use super::client::{CallError, ConnectError, Cri, call};
+use super::client::{Cri, call};
+use super::command::{self, CommandError};
 use super::common_args::CommonArgs;
-use super::target::{self, Target, TargetError};
-use super::verbose_info::NotCrisp;
+use super::target::{self, Target};
 use super::{cgroup_files, verbose_info};
 
 /// Arguments of `crisp explain`.
@@ -29,43 +27,23 @@ pub struct ExplainArgs {
     json: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum ExplainError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("starting")]
-    Start(#[source] io::Error),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error(transparent)]
-    NotCrisp(#[from] NotCrisp),
-    #[error(transparent)]
-    Files(#[from] FilesError),
-    #[error("printing")]
-    Print(#[source] io::Error),
-}
-
 /// Runs `crisp explain`.
-pub fn explain(args: ExplainArgs) -> Result<(), ExplainError> {
+pub fn explain(args: ExplainArgs) -> Result<(), CommandError> {
     let ExplainArgs { settings, target, json } = args;
     let config = settings.load()?;
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
-    let view = tokio.block_on(async {
+    let view = command::run(async {
         let cri = Cri::connect(&config.listen).await?;
         match target::find(&cri, &target).await? {
-            Target::Container(id) => Ok::<_, ExplainError>(View::Container(Box::new(container(&cri, &id).await?))),
+            Target::Container(id) => Ok::<_, CommandError>(View::Container(Box::new(container(&cri, &id).await?))),
             Target::Pod(id) => Ok(View::Pod(Box::new(pod(&cri, &id).await?))),
         }
-    })?;
+    })
+    .map_err(CommandError::Start)??;
     let mut out = io::stdout().lock();
-    if json { print::json(&mut out, &view) } else { print::text(&mut out, &view) }.map_err(ExplainError::Print)
+    if json { print::json(&mut out, &view) } else { print::text(&mut out, &view) }.map_err(CommandError::Print)
 }
 
-async fn container(cri: &Cri, id: &str) -> Result<ContainerView, ExplainError> {
+async fn container(cri: &Cri, id: &str) -> Result<ContainerView, CommandError> {
     let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let answer =
         cri.runtime().container_status(ask).await.map_err(call("reading the container's status"))?.into_inner();
@@ -74,7 +52,7 @@ async fn container(cri: &Cri, id: &str) -> Result<ContainerView, ExplainError> {
     Ok(view::container(answer.status.unwrap_or_default(), &info, &group))
 }
 
-async fn pod(cri: &Cri, id: &str) -> Result<PodView, ExplainError> {
+async fn pod(cri: &Cri, id: &str) -> Result<PodView, CommandError> {
     let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
     let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("reading the pod's status"))?.into_inner();
     let info: verbose_info::PodInfo = verbose_info::read(&answer.info)?;
@@ -86,7 +64,7 @@ async fn pod(cri: &Cri, id: &str) -> Result<PodView, ExplainError> {
         match container(cri, &listed.id).await {
             Ok(view) => containers.push(view),
             // The container was removed after it was listed.
-            Err(ExplainError::Call(error)) if error.status.code() == tonic::Code::NotFound => {}
+            Err(CommandError::Call(error)) if error.status.code() == tonic::Code::NotFound => {}
             Err(error) => return Err(error),
         }
     }

@@ -19,6 +19,7 @@ use output_file::OutputFile;
 use remote::RemoteStore;
 use table::{TableFormat, list, short};
 
+use super::command;
 use super::common_args::CommonArgs;
 use super::progress_bar::ProgressBar;
 use super::signals;
@@ -107,7 +108,7 @@ enum Compression {
 pub enum ImageError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("starting")]
+    #[error("starting the command")]
     Start(#[source] io::Error),
     #[error("image store {} not found", .0.display())]
     NoStore(PathBuf),
@@ -194,8 +195,7 @@ impl ImageStore {
 pub fn image(args: ImageArgs) -> Result<(), ImageError> {
     let ImageArgs { settings, verb } = args;
     let config = settings.load()?;
-    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    threads.map_err(ImageError::Start)?.block_on(run(verb, &config))
+    command::run(run(verb, &config)).map_err(ImageError::Start)?
 }
 
 async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {

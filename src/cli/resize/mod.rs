@@ -12,20 +12,16 @@ mod print;
 mod quantity_arg;
 mod targets;
 
-use std::io;
-
 use change_arg::{Change, ChangeError, Named};
-use config::ConfigError;
 use quantity_arg::QuantityArg;
 use targets::Targets;
 
-use super::cgroup_files::FilesError;
-use super::client::{CallError, ConnectError, Cri};
+use super::client::Cri;
+use super::command::{self, CommandError};
 use super::common_args::CommonArgs;
 use super::signals;
 use super::signals::Interrupt;
-use super::target::{self, Target, TargetError};
-use super::verbose_info::NotCrisp;
+use super::target::{self, Target};
 
 /// Arguments of `crisp resize`.
 #[derive(Debug, clap::Args)]
@@ -67,19 +63,7 @@ pub struct ResizeArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
     #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error("starting")]
-    Start(#[source] io::Error),
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    #[error(transparent)]
-    Call(#[from] CallError),
-    #[error(transparent)]
-    NotCrisp(#[from] NotCrisp),
-    #[error(transparent)]
-    Files(#[from] FilesError),
+    Command(#[from] CommandError),
     #[error("{0}")]
     Change(String),
     #[error("{0}")]
@@ -96,8 +80,6 @@ pub enum ResizeError {
     Step { step: usize, all: usize, what: String, problem: String, undone: String },
     #[error("interrupted; {0}")]
     Interrupted(String),
-    #[error("printing")]
-    Print(#[source] io::Error),
 }
 
 impl ResizeError {
@@ -118,16 +100,14 @@ impl From<ChangeError> for ResizeError {
 
 /// Runs `crisp resize`.
 pub fn resize(args: ResizeArgs) -> Result<(), ResizeError> {
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ResizeError::Start)?;
-    tokio.block_on(run(args))
+    command::run(run(args)).map_err(CommandError::Start)?
 }
 
 async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
     let ResizeArgs { settings, target, containers, change, pod_cpu, pod_memory, keep_pod, dry_run } = args;
-    let config = settings.load()?;
     let of_pod = Change::of_pod(pod_cpu, pod_memory);
-    let cri = Cri::connect(&config.listen).await?;
-    let group = match target::find(&cri, &target).await? {
+    let (cri, target) = connect(settings, &target).await?;
+    let mut group = match target {
         Target::Container(id) => {
             if !containers.is_empty() {
                 return Err(ResizeError::Asked(
@@ -153,15 +133,20 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
             Targets::of_pod(&cri, &id, containers).await?
         }
     };
-    let mut group = group;
     group.size_pod(&of_pod, keep_pod)?;
     let steps = group.steps();
     if dry_run {
-        return print::plan(&group, &steps).map_err(ResizeError::Print);
+        return Ok(print::plan(&group, &steps).map_err(CommandError::Print)?);
     }
     let before = print::kernel(&group, &steps);
     // From here on, a signal causes a rollback.
-    let interrupt = Interrupt::note().map_err(ResizeError::Start)?;
+    let interrupt = Interrupt::note().map_err(CommandError::Start)?;
     execute::execute(&cri, &group, &steps, &interrupt).await?;
-    print::done(&group, &before, &print::kernel(&group, &steps)).map_err(ResizeError::Print)
+    Ok(print::done(&group, &before, &print::kernel(&group, &steps)).map_err(CommandError::Print)?)
+}
+
+async fn connect(settings: CommonArgs, target: &str) -> Result<(Cri, Target), CommandError> {
+    let cri = Cri::connect(&settings.load()?.listen).await?;
+    let target = target::find(&cri, target).await?;
+    Ok((cri, target))
 }

@@ -6,6 +6,7 @@ use model::pod_resources::{PodResourceConfig, Resources, Source};
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, ObservedLimits};
 
 use super::super::client::{Cri, call};
+use super::super::command::CommandError;
 use super::super::units::PERIOD;
 use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, verbose_info};
@@ -51,9 +52,7 @@ impl Targets {
 
     pub(super) async fn of_pod(cri: &Cri, id: &str, changes: Vec<Named>) -> Result<Self, ResizeError> {
         let pod = pod(cri, id).await?;
-        let filter = v1::ContainerFilter { pod_sandbox_id: id.to_owned(), ..Default::default() };
-        let listed = cri.runtime().list_containers(v1::ListContainersRequest { filter: Some(filter) }).await;
-        let mut listed = listed.map_err(call("listing containers"))?.into_inner().containers;
+        let mut listed = list_containers(cri, id).await?;
         // The last attempt first: a name refers to that one.
         listed.sort_by_key(|one| std::cmp::Reverse(one.metadata.as_ref().map(|meta| meta.attempt)));
         let name_of = |one: &v1::Container| one.metadata.as_ref().map(|meta| meta.name.clone()).unwrap_or_default();
@@ -103,12 +102,23 @@ impl Targets {
     }
 }
 
+async fn list_containers(cri: &Cri, pod: &str) -> Result<Vec<v1::Container>, CommandError> {
+    let filter = v1::ContainerFilter { pod_sandbox_id: pod.to_owned(), ..Default::default() };
+    let response = cri.runtime().list_containers(v1::ListContainersRequest { filter: Some(filter) }).await;
+    Ok(response.map_err(call("listing containers"))?.into_inner().containers)
+}
+
+async fn container_status(cri: &Cri, id: &str) -> Result<(v1::ContainerStatus, ContainerInfo, Cgroup), CommandError> {
+    let request = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let response = cri.runtime().container_status(request).await.map_err(call("reading the container's status"))?;
+    let v1::ContainerStatusResponse { status, info } = response.into_inner();
+    let info: ContainerInfo = verbose_info::read(&info)?;
+    let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)?;
+    Ok((status.unwrap_or_default(), info, group))
+}
+
 async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(ContainerTarget, String), ResizeError> {
-    let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer =
-        cri.runtime().container_status(ask).await.map_err(call("reading the container's status"))?.into_inner();
-    let info: ContainerInfo = verbose_info::read(&answer.info)?;
-    let status = answer.status.unwrap_or_default();
+    let (status, info, group) = container_status(cri, id).await?;
     let state = match status.state() {
         v1::ContainerState::ContainerExited => Some("exited"),
         v1::ContainerState::ContainerUnknown => Some("in an unknown state"),
@@ -125,11 +135,10 @@ async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(ContainerTarget
         let then = change.stated(&had);
         (had, then)
     });
-    let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)?;
     Ok((ContainerTarget { id: status.id, name, group, size, stated }, info.pod))
 }
 
-async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, ResizeError> {
+async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, CommandError> {
     let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
     let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("reading the pod's status"))?.into_inner();
     let info: PodInfo = verbose_info::read(&answer.info)?;

@@ -10,6 +10,7 @@ use cri_api::v1;
 use tonic::Status;
 
 use super::super::client::Cri;
+use super::super::command;
 use super::run_id::{LABEL, RunId};
 
 /// Message of a selftest to its watcher after a complete cleanup.
@@ -57,8 +58,7 @@ pub fn selftest_cleanup(args: SelftestCleanupArgs) -> io::Result<()> {
     if words == DONE {
         return Ok(());
     }
-    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio.block_on(async {
+    command::run(async {
         let cri = Cri::connect(&socket).await.map_err(io::Error::other)?;
         let (begin, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < QUIET && begin.elapsed() < PATIENCE {
@@ -69,7 +69,7 @@ pub fn selftest_cleanup(args: SelftestCleanupArgs) -> io::Result<()> {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         Ok(())
-    })
+    })?
 }
 
 /// The watcher process of a selftest, in a separate process group, so that it does not get the selftest's signals.
