@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 use cri_api::v1;
+use sync::{Mutex, RwLock};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -51,9 +52,7 @@ struct Turn {
 impl Turn {
     fn take(alone: bool) -> Self {
         static TURN: RwLock<()> = RwLock::new(());
-        let read = || TURN.read().unwrap_or_else(PoisonError::into_inner);
-        let write = || TURN.write().unwrap_or_else(PoisonError::into_inner);
-        Self { _shared: (!alone).then(read), _alone: alone.then(write) }
+        Self { _shared: (!alone).then(|| TURN.read()), _alone: alone.then(|| TURN.write()) }
     }
 }
 
@@ -129,7 +128,7 @@ impl Target {
     /// Ends the runtime at once where it is crisp, and brings it back.
     pub(super) fn restart(&self) {
         match &self.runtime {
-            Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).restart(),
+            Runtime::Crisp(daemon) => daemon.lock().restart(),
             Runtime::Other { .. } => {
                 let command = setting("CRISP_RESIZE_RESTART").expect("CRISP_RESIZE_RESTART restarts the runtime");
                 let status = Command::new("sh").args(["-c", &command]).status().unwrap();
@@ -177,7 +176,7 @@ impl Target {
             ..Default::default()
         };
         let pod = self.client.run_pod_of(config);
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(pod.id.clone());
+        self.pods.lock().push(pod.id.clone());
         pod
     }
 
@@ -195,7 +194,7 @@ impl Target {
     }
 
     fn clear(&self) {
-        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let pods = self.pods.lock();
         for pod in pods.iter() {
             let ended = catch_unwind(AssertUnwindSafe(|| {
                 self.client.stop_pod(pod)?;
@@ -222,7 +221,7 @@ impl Drop for Target {
 
 fn socket_of(runtime: &Runtime) -> PathBuf {
     match runtime {
-        Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).env.socket(),
+        Runtime::Crisp(daemon) => daemon.lock().env.socket(),
         Runtime::Other { socket, .. } => socket.clone(),
     }
 }

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use sync::Mutex;
 use tempfile::TempDir;
 
 use crate::support::harness::program;
@@ -269,7 +270,7 @@ impl Template {
     /// The one of this process. It goes away when nobody uses it any more.
     pub(crate) fn get() -> Arc<Self> {
         static CURRENT: Mutex<Weak<Template>> = Mutex::new(Weak::new());
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = CURRENT.lock();
         if let Some(template) = current.upgrade() {
             return template;
         }

@@ -6,9 +6,11 @@
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use sync::Mutex;
 
 use crate::support::harness::seconds;
 use crate::support::image_fixture::{Blob, Pieces};
@@ -165,7 +167,7 @@ impl Proxy {
     }
 
     pub(crate) fn rule(&self, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) {
-        *lock(&self.house.rule) = Arc::new(rule);
+        *self.house.rule.lock() = Arc::new(rule);
     }
 
     pub(crate) fn host(&self) -> String {
@@ -174,16 +176,16 @@ impl Proxy {
 
     /// All requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
-        lock(&self.house.seen).clone()
+        self.house.seen.lock().clone()
     }
 
     pub(crate) fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
-        lock(&self.house.seen).iter().filter(|request| what(request)).count()
+        self.house.seen.lock().iter().filter(|request| what(request)).count()
     }
 
     /// Bytes of blobs that were sent.
     pub(crate) fn blob_bytes(&self) -> u64 {
-        lock(&self.house.seen).iter().filter(|request| request.is_blob()).map(|request| request.sent).sum()
+        self.house.seen.lock().iter().filter(|request| request.is_blob()).map(|request| request.sent).sum()
     }
 }
 
@@ -207,10 +209,6 @@ fn serve(pieces: &Pieces, request: &Request) -> Act {
     }
 }
 
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl House {
     fn serve(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_read_timeout(Some(seconds(PATIENCE)))?;
@@ -223,13 +221,13 @@ impl House {
         (&mut client).take(length - u64::try_from(body.len()).unwrap()).read_to_end(&mut body)?;
         request.body = String::from_utf8_lossy(&body).into_owned();
         let index = {
-            let mut seen = lock(&self.seen);
+            let mut seen = self.seen.lock();
             request.nth =
                 seen.iter().filter(|other| (&other.verb, &other.path) == (&request.verb, &request.path)).count();
             seen.push(request.clone());
             seen.len() - 1
         };
-        let rule = lock(&self.rule).clone();
+        let rule = self.rule.lock().clone();
         let mut out = Out { client, house: self, index, head_only: request.verb == "HEAD" };
         match rule(&request) {
             Act::Pass(way) => self.pass(&request, way, &mut out),
@@ -327,7 +325,7 @@ impl Out<'_> {
             return Ok(());
         }
         self.client.write_all(bytes)?;
-        if let Some(request) = lock(&self.house.seen).get_mut(self.index) {
+        if let Some(request) = self.house.seen.lock().get_mut(self.index) {
             request.sent += u64::try_from(bytes.len()).unwrap();
         }
         Ok(())
