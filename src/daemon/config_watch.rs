@@ -76,7 +76,7 @@ pub(crate) fn watch(settings: Settings) -> io::Result<ConfigWatcher> {
             let settings = Arc::clone(&settings);
             let looked = ORDINARY.run(move || settings.look(asked));
             if looked.await.is_err() {
-                tracing::error!("taking up a changed configuration ended in a panic");
+                tracing::error!("reloading the configuration panicked");
             }
         }
     })))
@@ -95,7 +95,7 @@ impl Settings {
             Ok(None) => {}
             Err(error) => {
                 let error = chain(&error);
-                tracing::warn!(error, "the new configuration cannot be used: the last good one stays in force");
+                tracing::warn!(error, "invalid configuration; keeping the previous one");
                 return;
             }
         }
@@ -103,27 +103,30 @@ impl Settings {
         let store = self.runtime.images();
         if let Err(error) = self.registries.refresh(|new| store.set_registries(new)) {
             let error = chain(&error);
-            tracing::warn!(error, "the registries' new settings are not used: the last good ones stay");
+            tracing::warn!(error, "invalid registry settings; keeping the previous ones");
         }
     }
 
     fn apply(&self, ConfigChange { mut config, mut applied, waiting }: ConfigChange, reload: &mut ConfigReloader) {
         if let Err(error) = self.level.set(&config.log.level) {
-            tracing::warn!(error = chain(&error), "the new level of the log is not in force");
+            tracing::warn!(error = chain(&error), "cannot set the log level; keeping the previous one");
         }
         let mut metrics = self.metrics.lock();
         if let Err(error) = metrics.move_to(config.metrics.as_ref()) {
-            tracing::warn!(error = chain(&error), "metrics.listen: metrics are still told where they were");
+            tracing::warn!(
+                error = chain(&error),
+                "metrics.listen: cannot open the new endpoint; still serving the previous one"
+            );
             applied.retain(|key| *key != "metrics.listen");
             config.metrics.clone_from(&metrics.listen);
             reload.still_listens(metrics.listen.clone());
         }
         self.runtime.set_settings(config);
         if !applied.is_empty() {
-            tracing::info!(?applied, "a changed configuration is in force");
+            tracing::info!(?applied, "configuration reloaded");
         }
         if !waiting.is_empty() {
-            tracing::warn!(?waiting, "these settings have changed and take a restart of the daemon");
+            tracing::warn!(?waiting, "restart required for changed settings");
         }
     }
 }

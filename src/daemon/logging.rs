@@ -14,9 +14,9 @@ use crate::otel::{RecordingLayer, Spans};
 pub enum LoggingError {
     #[error("log.level")]
     Level(#[from] tracing_subscriber::filter::ParseError),
-    #[error("setting up the log")]
+    #[error("initializing the log")]
     Init(#[from] tracing_subscriber::util::TryInitError),
-    #[error("changing the level of the log")]
+    #[error("setting the log level")]
     Reload(#[from] reload::Error),
 }
 

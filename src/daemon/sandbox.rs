@@ -15,19 +15,19 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) enum SandboxError {
     #[error("connecting to the shim at {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("the pod's shim is gone")]
+    #[error("the pod's shim has exited")]
     Gone,
     #[error("the pod's shim did not answer within {0:?}")]
     Silent(Duration),
-    #[error("the pod's shim is silent, and was not waited for")]
+    #[error("the pod's shim is not responding")]
     Mute,
-    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
+    #[error("the pod's shim ({release}) uses protocol {protocol}, which this daemon does not support")]
     Foreign { release: String, protocol: u32 },
-    #[error("talking to the shim")]
+    #[error("exchanging messages with the shim")]
     Frame(#[from] shim_protocol::FrameError),
     #[error("sending to the shim")]
     Send(#[source] io::Error),
-    #[error("the shim answered something else than was asked")]
+    #[error("unexpected response from the shim")]
     Mismatch,
     #[error(transparent)]
     Failed(#[from] ShimError),

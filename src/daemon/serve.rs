@@ -44,8 +44,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(
-        "this is a chroot, and containers would find the way out of it: \
-         start crisp in a mount namespace that has this root, by pivot_root"
+        "the daemon runs in a chroot, which containers could leave: \
+         start it in a mount namespace with this root (pivot_root)"
     )]
     Chroot,
     #[error("another daemon uses the state directory {}", .0.display())]
@@ -62,7 +62,7 @@ pub enum ServeError {
     Tracing(#[source] tonic::transport::Error),
     #[error("opening the image store")]
     Images(#[from] image::OpenError),
-    #[error("taking up the pods of the state directory")]
+    #[error("cannot start the runtime")]
     Runtime(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("starting threads")]
     Threads(#[source] io::Error),
@@ -78,7 +78,7 @@ pub enum ServeError {
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
     ORDINARY.start().and_then(|()| STOP.start()).map_err(ServeError::Threads)?;
     if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
-        tracing::debug!("the allocator keeps memory as it sees fit");
+        tracing::debug!("cannot configure malloc to return freed memory to the kernel");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -99,7 +99,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),
-        Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),
+        Err(error) => tracing::debug!(%error, "cannot determine whether this is a chroot"),
     }
     let mut state = lock_directories(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
@@ -176,7 +176,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
     let incoming = UnixListenerStream::new(listener).then(|accepted| async move {
         if let Err(error) = &accepted {
-            tracing::warn!(%error, "a connection could not be accepted");
+            tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted.map(AuthorityRewriter::new)
@@ -199,8 +199,8 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     notify_ready(listen);
     tokio::select! {
         ended = &mut server => return Ok(ended?),
-        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
     }
     notify(NotifyState::Stopping);
     // Those who follow events, or watch over this daemon, would never be done.
@@ -211,7 +211,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     match tokio::time::timeout(LAST_REQUESTS, server).await {
         Ok(ended) => Ok(ended?),
         Err(_) => {
-            tracing::warn!("requests still run after {LAST_REQUESTS:?}: they are left to the next daemon");
+            tracing::warn!("requests are still running after {LAST_REQUESTS:?}; exiting without waiting for them");
             Ok(())
         }
     }
@@ -224,13 +224,13 @@ fn notify_ready(listen: &Path) {
     let mut out = io::stdout();
     let told = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
     if let Err(error) = told {
-        tracing::debug!(%error, "nobody reads stdout");
+        tracing::debug!(%error, "cannot write to stdout");
     }
 }
 
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "the service manager could not be told");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 

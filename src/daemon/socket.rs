@@ -21,9 +21,9 @@ const BACKLOG: i32 = 128;
 /// The socket cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("another daemon listens on {}", .0.display())]
+    #[error("another daemon is listening on {}", .0.display())]
     Live(PathBuf),
-    #[error("{} exists and is no socket", .0.display())]
+    #[error("{} exists and is not a socket", .0.display())]
     NoSocket(PathBuf),
     #[error("{doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
@@ -56,14 +56,14 @@ impl Socket {
 
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-            .map_err(failed("making a socket for", path))?;
+            .map_err(failed("creating a socket for", path))?;
         // The file takes over the mode of the socket it is bound to.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("restricting the socket for", path))?;
-        let address = SocketAddrUnix::new(path).map_err(failed("naming", path))?;
+        let address = SocketAddrUnix::new(path).map_err(failed("using as a socket address", path))?;
         rustix::net::bind(&socket, &address).map_err(failed("binding", path))?;
-        let ours = Self { path: path.to_owned(), file: identity(path).map_err(failed("looking at", path))? };
+        let ours = Self { path: path.to_owned(), file: identity(path).map_err(failed("reading the status of", path))? };
         if let Some(group) = group {
-            rustix::fs::chown(path, None, Some(Gid::from_raw(group))).map_err(failed("giving a group to", path))?;
+            rustix::fs::chown(path, None, Some(Gid::from_raw(group))).map_err(failed("setting the group of", path))?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed("setting the mode of", path))?;
         rustix::net::listen(&socket, BACKLOG).map_err(failed("listening on", path))?;
@@ -75,7 +75,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let still_ours = identity(&self.path).is_ok_and(|file| file == self.file);
         if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(socket = %self.path.display(), %error, "the socket's file stays behind");
+            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket file");
         }
     }
 }
@@ -89,7 +89,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 fn clear_stale(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("looking at", path)(error)),
+        Err(error) => return Err(failed("reading the status of", path)(error)),
         Ok(meta) if !meta.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
         Ok(_) => {}
     }
@@ -97,7 +97,7 @@ fn clear_stale(path: &Path) -> Result<(), SocketError> {
         Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed("removing the stale", path))
         }
-        Err(error) => Err(failed("finding out who listens on", path)(error)),
+        Err(error) => Err(failed("connecting to", path)(error)),
         Ok(listener) if is_of_killed(&listener) => fs::remove_file(path).map_err(failed("removing the stale", path)),
         Ok(_) => Err(SocketError::Live(path.to_owned())),
     }
@@ -112,11 +112,11 @@ fn is_of_killed(listener: &UnixStream) -> bool {
 /// Makes a directory, and those above it, where it is missing; one that exists is left as it is.
 pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<(), SocketError> {
     if let Some(above) = dir.parent() {
-        DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed("making", above))?;
+        DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed("creating", above))?;
     }
     match DirBuilder::new().mode(mode).create(dir) {
         Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
-        other => other.map_err(failed("making", dir)),
+        other => other.map_err(failed("creating", dir)),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 /// Feeds the watchdog, if there is one, until what is returned is dropped.
 pub(crate) fn notify_watchdog(runtime: &Arc<Runtime>) -> Option<WatchdogTask> {
     let limit = sd_notify::watchdog_enabled()?;
-    tracing::debug!(?limit, "the service manager watches over this daemon");
+    tracing::debug!(?limit, "the systemd watchdog is active");
     Some(WatchdogTask(tokio::spawn(run_watchdog(limit, Arc::clone(runtime)))))
 }
 
@@ -33,11 +33,11 @@ async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
         match tokio::time::timeout(limit / 2, looked).await {
             Ok(Ok(_)) => {
                 if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
-                    tracing::warn!(%error, "the service manager could not be told");
+                    tracing::warn!(%error, "cannot notify systemd");
                 }
             }
-            Ok(Err(_)) => tracing::error!("looking into the books ended in a panic: the watchdog is not fed"),
-            Err(_) => tracing::error!(?limit, "looking into the books takes too long: the watchdog is not fed"),
+            Ok(Err(_)) => tracing::error!("health check panicked; skipping the watchdog notification"),
+            Err(_) => tracing::error!(?limit, "health check timed out; skipping the watchdog notification"),
         }
         tokio::time::sleep(limit / 4).await;
     }

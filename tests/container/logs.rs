@@ -287,7 +287,7 @@ fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
     let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
     wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
     let told = wait_for("the loss to be told", seconds(20), || {
-        Some(daemon.env.read_log()).filter(|log| log.contains("output could not be logged"))
+        Some(daemon.env.read_log()).filter(|log| log.contains("cannot log container output; it is lost"))
     });
     assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
     let page = scrape(&daemon.env.metrics());

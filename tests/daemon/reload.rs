@@ -44,7 +44,7 @@ fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
     change(&daemon, "level = \"info\"", "level = \"debug\"");
     change(&daemon, "format = \"text\"", "format = \"json\"");
     kill(daemon.pid(), Signal::HUP);
-    wait_logged(&daemon, &["INFO", "in force", "log.level", "stop"]);
+    wait_logged(&daemon, &["INFO", "configuration reloaded", "log.level", "stop"]);
     wait_logged(&daemon, &["WARN", "restart", "log.format"]);
     // A look is logged at debug.
     assert!(!daemon.env.read_log().contains("name=\"Version\""));
@@ -64,11 +64,11 @@ fn a_changed_file_is_seen_without_a_signal_and_a_bad_one_changes_nothing() {
     let id = client.run(&pod, "main", &STUBBORN);
     client.wait_printed(&id, "idle");
     change(&daemon, "grace_max = 86400", "grace_max = 1\npassword = \"swordfish99\"");
-    let line = wait_logged(&daemon, &["WARN", "last good one", "crisp.toml", "password"]);
+    let line = wait_logged(&daemon, &["WARN", "keeping the previous one", "crisp.toml", "password"]);
     assert!(!line.contains("swordfish99"), "{line}");
-    assert_eq!(daemon.env.read_log().matches("last good one").count(), 1, "told once");
+    assert_eq!(daemon.env.read_log().matches("keeping the previous one").count(), 1, "told once");
     change(&daemon, "\npassword = \"swordfish99\"", "");
-    wait_logged(&daemon, &["INFO", "in force", "stop"]);
+    wait_logged(&daemon, &["INFO", "configuration reloaded", "stop"]);
     let begin = Instant::now();
     client.stop(&id, 3600).unwrap();
     assert!(begin.elapsed() < seconds(20), "{:?}", begin.elapsed());
@@ -82,7 +82,7 @@ fn take_up(daemon: &Daemon, key: &str) {
     kill(daemon.pid(), Signal::HUP);
     wait_for(&format!("{key} to be in force"), seconds(20), || {
         let log = daemon.env.read_log();
-        log[before..].lines().any(|line| line.contains("is in force") && line.contains(key)).then_some(())
+        log[before..].lines().any(|line| line.contains("configuration reloaded") && line.contains(key)).then_some(())
     });
 }
 
@@ -179,7 +179,7 @@ fn metrics_are_told_where_the_configuration_says_now() {
     change(&daemon, "listen = \"\"", &format!("listen = {first:?}"));
     change(&daemon, "downloads = 3", "downloads = 5");
     take_up(&daemon, "metrics.listen");
-    wait_logged(&daemon, &["INFO", "in force", "image (limits of pulls)"]);
+    wait_logged(&daemon, &["INFO", "configuration reloaded", "image (limits of pulls)"]);
     assert!(scrape(&first).contains("crisp_build_info"));
     // A place that is taken: all stays as it is.
     fs::write(&second, "precious").unwrap();

@@ -120,12 +120,12 @@ fn no_collector_however_bad_harms_a_request_or_the_end_of_the_daemon() {
         assert_eq!(ended.stdout, "fine\n");
         wait_for("a word of it", seconds(30), || {
             let log = daemon.env.read_log();
-            log.contains("the collector takes no spans").then_some(())
+            log.contains("trace collector unreachable").then_some(())
         });
         daemon.client().remove_pod(&pod.id).unwrap();
         assert!(daemon.terminate().success(), "{settings}");
         let log = daemon.env.read_log();
-        assert_eq!(log.matches("the collector takes no spans").count(), 1, "told once: {log}");
+        assert_eq!(log.matches("trace collector unreachable").count(), 1, "told once: {log}");
     }
 }
 

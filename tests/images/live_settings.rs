@@ -40,7 +40,7 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
     fs::remove_file(daemon.env.config()).unwrap();
     daemon.client().pull("mirrored.test/box:3").unwrap();
     let log = daemon.env.read_log();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("last good ones stay")).collect();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("keeping the previous ones")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
     assert!(warnings[0].contains("colour") && warnings[1].contains("crisp.toml"), "{warnings:?}");
 

@@ -34,7 +34,7 @@ pub(crate) fn export(request: admin::ExportRequest) -> Result<Export, InvalidFie
         Ok(admin::Compression::None) => Compress::No,
         Ok(admin::Compression::Gzip) => Compress::Gzip,
         Ok(admin::Compression::Zstd) => Compress::Zstd,
-        Err(_) => return Err(FieldPath::top("compression").invalid(format_args!("{compression} is unknown"))),
+        Err(_) => return Err(FieldPath::top("compression").invalid(format_args!("unknown value {compression}"))),
     };
     Ok(Export { names, compress })
 }

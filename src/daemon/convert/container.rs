@@ -75,8 +75,8 @@ pub(super) fn command(cmd: Vec<String>) -> Result<Vec<String>, InvalidField> {
 }
 
 fn seconds(field: &str, value: i64) -> Result<Duration, InvalidField> {
-    let seconds =
-        u64::try_from(value).map_err(|_| FieldPath::top(field).invalid(format_args!("{value} is negative")))?;
+    let seconds = u64::try_from(value)
+        .map_err(|_| FieldPath::top(field).invalid(format_args!("{value} must not be negative")))?;
     Ok(Duration::from_secs(seconds))
 }
 
@@ -109,7 +109,7 @@ fn spec(
     at.at("windows").absent(windows)?;
     for name in pod_resources_json::OURS.iter().filter(|name| annotations.contains_key(**name)) {
         let field = pod_resources::entry("annotations", name);
-        warnings.push(format!("{}: hooks do not see it, the name is crisp's own", at.at(&field)));
+        warnings.push(format!("{}: not passed to hooks, because crisp reserves the name", at.at(&field)));
     }
     let v1::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
     let above = at.at("linux");
@@ -160,10 +160,10 @@ fn env(at: FieldPath<'_>, pair: v1::KeyValue) -> Result<(String, String), Invali
     let v1::KeyValue { key, value } = pair;
     let key = at.at("key").filled(key)?;
     if key.contains('=') {
-        return Err(at.at("key").invalid(format_args!("{key:?} must not have \"=\" in it")));
+        return Err(at.at("key").invalid(format_args!("{key:?} must not contain \"=\"")));
     }
     // The value may be a secret: it must not show in the error.
-    let value = String::from_utf8(value).map_err(|_| at.at("value").unsupported("must be UTF-8 for now"))?;
+    let value = String::from_utf8(value).map_err(|_| at.at("value").unsupported("must be UTF-8"))?;
     Ok((key, at.at("value").text(value)?))
 }
 
@@ -175,7 +175,7 @@ fn log_file(at: FieldPath<'_>, path: String) -> Result<Option<PathBuf>, InvalidF
         return Err(at.invalid(format_args!("{path:?} must be relative to the pod's log_directory")));
     }
     if path.ends_with('/') || path.split('/').any(|part| part == "..") {
-        return Err(at.invalid(format_args!("{path:?} names no file below the pod's log_directory")));
+        return Err(at.invalid(format_args!("{path:?} must be the path of a file below the pod's log_directory")));
     }
     Ok(Some(PathBuf::from(at.text(path)?)))
 }

@@ -74,7 +74,7 @@ impl<'a> FieldPath<'a> {
         if path.is_empty() {
             Err(self.invalid("empty"))
         } else if !path.starts_with('/') {
-            Err(self.invalid(format_args!("{path:?} is no absolute path")))
+            Err(self.invalid(format_args!("{path:?} is not an absolute path")))
         } else {
             self.text(path)
         }
@@ -82,21 +82,21 @@ impl<'a> FieldPath<'a> {
 
     /// An enum value that this version of the wire knows.
     pub(crate) fn known<T: TryFrom<i32>>(&self, value: i32) -> Result<T, InvalidField> {
-        T::try_from(value).map_err(|_| self.invalid(format_args!("{value} is no known value")))
+        T::try_from(value).map_err(|_| self.invalid(format_args!("{value} is not a known value")))
     }
 
     /// A user or group id. The largest number is no id: system calls take it for "none".
     pub(crate) fn id(&self, value: i64) -> Result<u32, InvalidField> {
         match u32::try_from(value) {
             Ok(id) if id != u32::MAX => Ok(id),
-            Ok(_) | Err(_) => Err(self.invalid(format_args!("{value} is not 0 to {}", u32::MAX - 1))),
+            Ok(_) | Err(_) => Err(self.invalid(format_args!("{value} is not between 0 and {}", u32::MAX - 1))),
         }
     }
 
     /// Refuses a section that is not for Linux.
     pub(crate) fn absent<T>(&self, windows: Option<T>) -> Result<(), InvalidField> {
         match windows {
-            Some(_) => Err(self.invalid("for Windows, but this is a Linux node")),
+            Some(_) => Err(self.invalid("Windows settings are not supported on a Linux node")),
             None => Ok(()),
         }
     }
@@ -124,7 +124,7 @@ mod tests {
         let config = FieldPath::top("config");
         let mounts = config.at("mounts").entry(2);
         let refusal = mounts.at("container_path").absolute("etc".to_owned()).unwrap_err();
-        assert_eq!(refusal.to_string(), "config.mounts[2].container_path: \"etc\" is no absolute path");
+        assert_eq!(refusal.to_string(), "config.mounts[2].container_path: \"etc\" is not an absolute path");
         assert_eq!(refusal.kind(), ErrorKind::Invalid);
     }
 

@@ -226,6 +226,6 @@ mod tests {
     #[test]
     fn an_unknown_state_is_refused() {
         let filter = v1::PodSandboxFilter { state: Some(v1::PodSandboxStateValue { state: 7 }), ..Default::default() };
-        assert_eq!(pods(Some(filter)).unwrap_err().to_string(), "filter.state.state: 7 is no known value");
+        assert_eq!(pods(Some(filter)).unwrap_err().to_string(), "filter.state.state: 7 is not a known value");
     }
 }

@@ -34,10 +34,10 @@ pub(super) fn mount(at: FieldPath<'_>, asked: v1::Mount, warnings: &mut Warnings
     }
     let of_image = image.as_ref().is_some_and(|image| *image != v1::ImageSpec::default());
     if of_image && !readonly {
-        return Err(at.at("readonly").invalid("an image is mounted read-only"));
+        return Err(at.at("readonly").invalid("must be true: images are mounted read-only"));
     }
     if of_image && propagation != Propagation::Private {
-        return Err(at.at("propagation").invalid("no mount crosses into an image or out of it"));
+        return Err(at.at("propagation").invalid("must be private: mounts do not propagate into or out of images"));
     }
     Ok(Mount {
         container_path: at.at("container_path").absolute(container_path)?,
@@ -66,7 +66,7 @@ fn source(
         Some(spec) => {
             let sub = at.at("image_sub_path");
             if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
-                return Err(sub.invalid(format_args!("{sub_path:?} does not stay in the image")));
+                return Err(sub.invalid(format_args!("{sub_path:?} must not lead out of the image")));
             }
             let image = image::name(at.at("image"), spec, warnings)?;
             Ok(MountSource::Image { image, sub_path: sub.text(sub_path)? })
@@ -87,10 +87,10 @@ fn options(at: FieldPath<'_>, asked: Vec<String>) -> Result<Vec<String>, Invalid
         let at = at.entry(index);
         let word = option.as_str();
         if matches!(word, "ro" | "rw" | "rro") {
-            return Err(at.invalid(format_args!("{word:?} is for readonly and recursive_read_only to say")));
+            return Err(at.invalid(format_args!("{word:?} must be set by readonly and recursive_read_only")));
         }
         if !OPTIONS.contains(&word) {
-            return Err(at.invalid(format_args!("{option:?} is none of {}", OPTIONS.join(", "))));
+            return Err(at.invalid(format_args!("{option:?} is not supported: expected one of {}", OPTIONS.join(", "))));
         }
         let other = asked[..index].iter().find(|other| ATIME.contains(&other.as_str()) && *other != option);
         if let Some(other) = other.filter(|_| ATIME.contains(&word)) {
@@ -104,7 +104,7 @@ pub(super) fn device(at: FieldPath<'_>, asked: v1::Device) -> Result<Device, Inv
     let v1::Device { container_path, host_path, permissions } = asked;
     let rights = |c: char| matches!(c, 'r' | 'w' | 'm');
     if permissions.is_empty() || !permissions.chars().all(rights) {
-        return Err(at.at("permissions").invalid(format_args!("{permissions:?} is not some of r, w, m")));
+        return Err(at.at("permissions").invalid(format_args!("{permissions:?} must be a combination of r, w and m")));
     }
     Ok(Device {
         container_path: at.at("container_path").absolute(container_path)?,

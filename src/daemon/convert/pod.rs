@@ -91,9 +91,9 @@ pub(super) fn meta(at: FieldPath<'_>, metadata: Option<v1::PodSandboxMetadata>) 
 
 fn host_name(at: FieldPath<'_>, name: String) -> Result<String, InvalidField> {
     if name.len() > HOSTNAME_MAX {
-        Err(at.invalid(format_args!("{} bytes are too long: at most {HOSTNAME_MAX}", name.len())))
+        Err(at.invalid(format_args!("{} bytes: must be at most {HOSTNAME_MAX}", name.len())))
     } else if !name.bytes().all(|b| b.is_ascii_graphic() && b != b'/') {
-        Err(at.invalid(format_args!("{name:?} is no host name")))
+        Err(at.invalid(format_args!("{name:?} is not a valid host name")))
     } else {
         Ok(name)
     }
@@ -104,7 +104,7 @@ fn log_dir(at: FieldPath<'_>, dir: String) -> Result<Option<PathBuf>, InvalidFie
         return Ok(None);
     }
     if dir.split('/').any(|part| part == "..") {
-        return Err(at.invalid(format_args!("{dir:?} must not have \"..\" in it")));
+        return Err(at.invalid(format_args!("{dir:?} must not contain \"..\"")));
     }
     Ok(Some(PathBuf::from(at.absolute(dir)?)))
 }
@@ -114,7 +114,10 @@ fn resolver(at: FieldPath<'_>, dns: v1::DnsConfig) -> Result<Dns, InvalidField> 
     let v1::DnsConfig { servers, searches, options } = dns;
     let words = |name, list: Vec<String>| -> Result<Vec<String>, InvalidField> {
         match list.iter().position(|word| word.is_empty() || !word.bytes().all(|b| b.is_ascii_graphic())) {
-            Some(index) => Err(at.at(name).entry(index).invalid(format_args!("{:?} is no word", list[index]))),
+            Some(index) => Err(at
+                .at(name)
+                .entry(index)
+                .invalid(format_args!("{:?} must not be empty or contain blanks", list[index]))),
             None => Ok(list),
         }
     };
@@ -129,10 +132,10 @@ fn port_mapping(at: FieldPath<'_>, mapping: v1::PortMapping) -> Result<PortMappi
     let v1::PortMapping { protocol, container_port, host_port, host_ip } = mapping;
     let port = |name, value: i32, least: u16| match u16::try_from(value) {
         Ok(port) if port >= least => Ok(port),
-        Ok(_) | Err(_) => Err(at.at(name).invalid(format_args!("{value} is not {least} to 65535"))),
+        Ok(_) | Err(_) => Err(at.at(name).invalid(format_args!("{value} must be {least} to 65535"))),
     };
     if !host_ip.is_empty() && host_ip.parse::<IpAddr>().is_err() {
-        return Err(at.at("host_ip").invalid(format_args!("{host_ip:?} is no address")));
+        return Err(at.at("host_ip").invalid(format_args!("{host_ip:?} is not an IP address")));
     }
     Ok(PortMapping {
         protocol: match at.at("protocol").known(protocol)? {

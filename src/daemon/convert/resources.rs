@@ -92,7 +92,7 @@ pub(crate) fn update(
     let mut warnings = Warnings::new();
     if !annotations.is_empty() {
         let names: Vec<_> = annotations.into_keys().collect();
-        warnings.push(format!("annotations: none of {names:?} means anything to crisp"));
+        warnings.push(format!("annotations: {names:?} are unknown and ignored"));
     }
     let update = ContainerUpdate {
         limits: change(FieldPath::top("linux"), linux)?,

@@ -21,7 +21,7 @@ pub(crate) fn port_forward(asked: v1::PortForwardRequest) -> Result<(String, Vec
     let v1::PortForwardRequest { pod_sandbox_id, port } = asked;
     let ports = each(FieldPath::top("port"), port, |at, port| match u16::try_from(port) {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(at.invalid(format_args!("{port} is not 1 to {}", u16::MAX))),
+        _ => Err(at.invalid(format_args!("{port} must be 1 to {}", u16::MAX))),
     });
     Ok((id("pod_sandbox_id", pod_sandbox_id)?, ports?))
 }
@@ -29,9 +29,7 @@ pub(crate) fn port_forward(asked: v1::PortForwardRequest) -> Result<(String, Vec
 fn stdio_options(wants: StdioOptions) -> Result<StdioOptions, InvalidField> {
     let StdioOptions { stdin, stdout, stderr, tty } = wants;
     if tty && stderr {
-        return Err(
-            FieldPath::top("stderr").invalid("a terminal has no stderr of its own: tty and stderr cannot both be true")
-        );
+        return Err(FieldPath::top("stderr").invalid("must be false if tty is true"));
     }
     if !stdin && !stdout && !stderr {
         return Err(FieldPath::top("stdout").invalid("one of stdin, stdout and stderr must be true"));

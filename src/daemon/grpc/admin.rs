@@ -51,7 +51,7 @@ enum AdminError {
     Export(#[from] ExportError),
     #[error(transparent)]
     Prune(#[from] PruneError),
-    #[error("there are already {STREAMS} exports and imports: try again when one has ended")]
+    #[error("{STREAMS} exports and imports are running: try again later")]
     TooMany,
 }
 
@@ -92,7 +92,7 @@ fn streamed<T: Send + 'static>(
     let report = async move {
         match outcome(task).await {
             Ok(()) => tracing::info!(duration = ?began.elapsed(), "done"),
-            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "the caller hung up"),
+            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "client disconnected"),
             Err(failure) => {
                 tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
                 // Gone since we looked, perhaps.
@@ -252,7 +252,7 @@ mod tests {
         });
         let refused = place(&streams).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert!(refused.message().contains("already 4 exports and imports"), "{}", refused.message());
+        assert!(refused.message().contains("4 exports and imports are running"), "{}", refused.message());
         end.send(()).unwrap();
         let told: Vec<_> = answer.unwrap().into_inner().collect().await;
         assert!(told.is_empty());

@@ -38,7 +38,7 @@ pub(super) async fn within<O: Default, E>(
     let Some(limit) = limit else { return call.await };
     match tokio::time::timeout(limit.saturating_sub(AHEAD), call).await {
         Ok(answer) => answer,
-        Err(_) => Ok(Status::deadline_exceeded(format!("no answer within the {limit:?} given")).into_http()),
+        Err(_) => Ok(Status::deadline_exceeded(format!("no response within the deadline of {limit:?}")).into_http()),
     }
 }
 

@@ -22,7 +22,7 @@ fn event_stream(Subscription { early, live }: Subscription) -> Chunks<v1::Contai
         Ok(event) => Ok(convert::event::event(&event)),
         // The last word: a stream with a gap in it would be believed.
         Err(BroadcastStreamRecvError::Lagged(lost)) => Err(Status::resource_exhausted(format!(
-            "events come faster than they are read, and {lost} are lost: ask for them again, and list what there is"
+            "the client reads too slowly, {lost} events were lost: subscribe again and list pods and containers"
         ))),
     };
     match live {
@@ -65,6 +65,6 @@ mod tests {
         let mut stream = event_stream(Subscription { early: Vec::new(), live: Some(live) });
         let end = stream.next().await.unwrap().unwrap_err();
         assert_eq!(end.code(), Code::ResourceExhausted);
-        assert!(end.message().contains("3 are lost"), "{end:?}");
+        assert!(end.message().contains("3 events were lost"), "{end:?}");
     }
 }

@@ -56,7 +56,7 @@ impl Health for HealthApi {
     async fn check(&self, request: Request<HealthCheckRequest>) -> RpcResult<HealthCheckResponse> {
         let HealthCheckRequest { service } = request.into_inner();
         if !SERVICES.contains(&service.as_str()) {
-            return Err(Status::not_found(format!("there is no service {service:?}")));
+            return Err(Status::not_found(format!("service {service:?} not found")));
         }
         Ok(Response::new(response(*self.serving.borrow())))
     }

@@ -62,12 +62,12 @@ async fn run_blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'stat
 }
 
 fn panicked() -> Status {
-    Status::internal("the request ended in a panic, which the daemon's log has")
+    Status::internal("internal error: the request handler panicked; see the daemon log")
 }
 
 /// An RPC that crisp does not implement. It is the source of the status, by which the log recognises it.
 #[derive(Debug, thiserror::Error)]
-#[error("{rpc} is not implemented yet: {reason}")]
+#[error("{rpc} is not implemented: {reason}")]
 struct UnimplementedRpc {
     rpc: &'static str,
     reason: &'static str,
@@ -155,7 +155,7 @@ mod tests {
     fn the_status_of_a_missing_rpc_names_it_and_keeps_its_type() {
         let status = unimplemented_rpc::<()>("Exec", "streaming is planned").unwrap_err();
         assert_eq!(status.code(), Code::Unimplemented);
-        assert_eq!(status.message(), "Exec is not implemented yet: streaming is planned");
+        assert_eq!(status.message(), "Exec is not implemented: streaming is planned");
         assert!(is_unimplemented_rpc(&status) && !is_unimplemented_rpc(&Status::unimplemented(status.message())));
     }
 }

@@ -115,7 +115,7 @@ fn status_of<O>(response: &Response<O>) -> Option<Status> {
     status.or_else(|| Status::from_header_map(response.headers()))
 }
 
-/// A request that has no answer yet. Dropped without one, the caller hung up.
+/// A request that has no answer yet. Dropped without one, client disconnected.
 struct Pending {
     rpc: String,
     changes: bool,
@@ -170,7 +170,7 @@ impl Drop for Pending {
         if self.open {
             self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
             otel::end(&self.span, Code::Cancelled, None);
-            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
+            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "client disconnected"));
         }
     }
 }
@@ -310,6 +310,6 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none(), Arc::default())));
-        assert!(String::from_utf8(lines.0.lock().clone()).unwrap().contains("the caller hung up"));
+        assert!(String::from_utf8(lines.0.lock().clone()).unwrap().contains("client disconnected"));
     }
 }

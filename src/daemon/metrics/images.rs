@@ -8,22 +8,22 @@ use super::text::{Exposition, Kind};
 
 pub(super) fn write(text: &mut Exposition, traffic: &PullTotals, usage: &Usage, images: usize) {
     let PullTotals { succeeded, failed, bytes, layers, retries, pulling } = traffic;
-    let mut pulls = text.family("crisp_image_pulls_total", Kind::Counter, "Pulls that ended, by how they did.");
+    let mut pulls = text.family("crisp_image_pulls_total", Kind::Counter, "Completed image pulls by outcome.");
     pulls.sample(&[("outcome", "succeeded")], succeeded);
     pulls.sample(&[("outcome", "failed")], failed);
     for (name, help, value) in [
-        ("crisp_image_pull_bytes_total", "Bytes of images that came over the network.", bytes),
-        ("crisp_image_pull_layers_total", "Layers that were pulled and unpacked.", layers),
-        ("crisp_image_pull_retries_total", "Requests to registries that were tried again.", retries),
+        ("crisp_image_pull_bytes_total", "Bytes of images received over the network.", bytes),
+        ("crisp_image_pull_layers_total", "Layers pulled and unpacked.", layers),
+        ("crisp_image_pull_retries_total", "Retried requests to registries.", retries),
     ] {
         text.family(name, Kind::Counter, help).sample(&[], value);
     }
-    text.family("crisp_image_pulls_in_progress", Kind::Gauge, "Pulls that are under way.").sample(&[], pulling.len());
+    text.family("crisp_image_pulls_in_progress", Kind::Gauge, "Image pulls in progress.").sample(&[], pulling.len());
     progress(text, pulling);
 
     let Usage { path: _, bytes, inodes } = usage;
-    text.family("crisp_image_store_bytes", Kind::Gauge, "Disk space that images take.").sample(&[], bytes);
-    text.family("crisp_image_store_inodes", Kind::Gauge, "Files and directories of images.").sample(&[], inodes);
+    text.family("crisp_image_store_bytes", Kind::Gauge, "Disk space used by images, in bytes.").sample(&[], bytes);
+    text.family("crisp_image_store_inodes", Kind::Gauge, "Files and directories used by images.").sample(&[], inodes);
     text.family("crisp_images", Kind::Gauge, "Images in the store.").sample(&[], images);
 }
 
@@ -34,10 +34,10 @@ fn progress(text: &mut Exposition, pulling: &[ActivePull]) {
         let known = by_image.entry(image).or_default();
         *known = (known.0.max(*bytes), known.1.max(*total));
     }
-    let came = "Bytes of layers that a pull under way has brought so far.";
+    let came = "Bytes of layers received so far by a pull in progress.";
     let mut family = text.family("crisp_image_pull_progress_bytes", Kind::Gauge, came);
     by_image.iter().for_each(|(image, (bytes, _))| family.sample(&[("image", image)], bytes));
-    let whole = "Bytes of layers that a pull under way has to bring; 0 while that is not known.";
+    let whole = "Bytes of layers that a pull in progress must receive; 0 while unknown.";
     let mut family = text.family("crisp_image_pull_progress_total_bytes", Kind::Gauge, whole);
     by_image.iter().for_each(|(image, (_, total))| family.sample(&[("image", image)], total));
 }

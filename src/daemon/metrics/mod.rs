@@ -36,7 +36,7 @@ pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServ
 /// All there is to tell now.
 fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
     let mut text = Exposition::default();
-    let mut build = text.family("crisp_build_info", Kind::Gauge, "Which crisp this is; always 1.");
+    let mut build = text.family("crisp_build_info", Kind::Gauge, "Version of crisp; always 1.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let store = runtime.images();
     images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());

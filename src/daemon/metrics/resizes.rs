@@ -4,16 +4,16 @@ use super::text::{Exposition, Kind};
 use crate::runtime::{Outcome, ResizeOutcomes};
 
 pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
-    let ended = "Changes of the resources of running pods and containers that ended, by how they did, and why where they were not made.";
+    let ended = "Completed resizes by outcome and reason.";
     let mut family = text.family("crisp_resizes_total", Kind::Counter, ended);
     for outcome in Outcome::ALL {
         let (word, reason) = outcome.words();
         let labels: Vec<_> = [("outcome", word)].into_iter().chain(reason.map(|reason| ("reason", reason))).collect();
         family.sample(&labels, resizes.counted(outcome));
     }
-    let found = "Files of cgroups found to hold something that crisp did not write.";
+    let found = "Cgroup files found with a value that crisp did not write.";
     text.family("crisp_resource_drift_total", Kind::Counter, found).sample(&[], resizes.drifted());
-    let now = "Pods and containers with such a file, as far as anybody looked.";
+    let now = "Pods and containers whose limits currently differ from what crisp applied.";
     text.family("crisp_resource_drifting", Kind::Gauge, now).sample(&[], resizes.drifting());
 }
 

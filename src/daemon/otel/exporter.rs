@@ -35,7 +35,7 @@ impl ExporterHandle {
         // Fails only when the task is gone already.
         self.end.send(()).ok();
         if tokio::time::timeout(LAST, &mut self.task).await.is_err() {
-            tracing::warn!("the collector does not take the last spans");
+            tracing::warn!("the trace collector did not accept the last spans");
             self.task.abort();
         }
     }
@@ -118,12 +118,12 @@ impl Exporter {
         let request = crate::otel::otlp::export(service_name, batch);
         // Also for a collector that takes the request and never answers.
         let sent = tokio::time::timeout(*timeout, self.client.export(request)).await;
-        let answer = sent.map_err(|_| Status::deadline_exceeded(format!("no answer within {timeout:?}")))??;
+        let answer = sent.map_err(|_| Status::deadline_exceeded(format!("no response within {timeout:?}")))??;
         let Some(partial) = answer.into_inner().partial_success else { return Ok(0) };
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or(0);
         if rejected > 0 && !self.failing {
             self.failing = true;
-            tracing::warn!(rejected, reason = partial.error_message, "the collector does not want all spans");
+            tracing::warn!(rejected, reason = partial.error_message, "the trace collector rejected spans");
         }
         Ok(rejected)
     }
@@ -140,7 +140,7 @@ impl Exporter {
         self.spans.counters.drop_spans(rejected);
         self.spans.counters.export_spans(count - rejected);
         if rejected == 0 && std::mem::take(&mut self.failing) {
-            tracing::info!("the collector takes spans again");
+            tracing::info!("the trace collector accepts spans again");
         }
     }
 
@@ -149,12 +149,7 @@ impl Exporter {
         if !std::mem::replace(&mut self.failing, true) {
             let endpoint = &self.spans.config.endpoint;
             let (code, error) = (status.code(), status.message());
-            tracing::warn!(
-                endpoint,
-                ?code,
-                error,
-                "the collector takes no spans: they are dropped when there are too many"
-            );
+            tracing::warn!(endpoint, ?code, error, "trace collector unreachable; spans are buffered, then dropped");
         }
     }
 }

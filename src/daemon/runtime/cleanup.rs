@@ -83,7 +83,7 @@ impl Runtime {
         // It may be gone already, and the cgroup made after that.
         let noted = safe_fs::private_dir(&dir).and_then(|()| safe_fs::write_json(&dir.join(INTENT_FILE), intent));
         if let Err(error) = noted {
-            tracing::warn!(container = %id, error = chain(&error), "the rest of a container may stay behind");
+            tracing::warn!(container = %id, error = chain(&error), "cannot record the intent of an abandoned container; parts of it may remain");
         }
         self.cleanup_container(pod, id).await;
         if matches!(self.pods.find(pod.as_str()), Ok(None)) {
@@ -145,9 +145,9 @@ impl Runtime {
             let Some(path) = cgroup else { continue };
             let cgroup = self.cgroup(&path);
             if !ours {
-                steps.record("leaving its cgroup", cgroup.release_foreign());
+                steps.record("releasing its cgroup", cgroup.release_foreign());
             } else if cgroup.exists() {
-                steps.record("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
+                steps.record("killing the processes in its cgroup", cgroup.kill_all(KILL_WITHIN));
                 steps.record("removing its cgroup", cgroup.remove());
             }
         }
@@ -157,7 +157,7 @@ impl Runtime {
         let mut pending_cleanup = self.pending_cleanup.lock();
         pending_cleanup.retain(|d| *d != pending);
         if !left.is_empty() {
-            tracing::warn!(?pending, ?left, "something could not be cleared away; trying again later");
+            tracing::warn!(?pending, ?left, "cleanup failed; will retry");
             pending_cleanup.push(pending);
         }
     }

@@ -12,15 +12,15 @@ use crate::store::{AmbiguousId, ContainerRecord, Entry, PodRecord, Record, Unrea
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
-    #[error("there is no pod {0:?}")]
+    #[error("pod {0:?} not found")]
     NoSuchPod(String),
-    #[error("there is no container {0:?}")]
+    #[error("container {0:?} not found")]
     NoSuchContainer(String),
     #[error(transparent)]
     Ambiguous(#[from] AmbiguousId),
-    #[error("{what} {id} can only be looked at, stopped and removed: {why}")]
+    #[error("{what} {id} can only be listed, stopped and removed: {why}")]
     Unreadable { what: &'static str, id: String, why: Arc<Unreadable> },
-    #[error("{what} {id} is not listed, but its directory {} is there: it is being made or removed", dir.display())]
+    #[error("{what} {id} is being created or removed: {} exists", dir.display())]
     Unlisted { what: &'static str, id: String, dir: PathBuf },
 }
 

@@ -54,9 +54,9 @@ pub(crate) use stream::exec_sync::ExecOutput;
 /// The daemon could not begin.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    #[error("finding the host's cgroups")]
+    #[error("detecting the host's cgroups")]
     Cgroups(#[from] cgroup::DetectError),
-    #[error("cgroup.driver is \"systemd\", and systemd cannot be reached")]
+    #[error("cgroup.driver is \"systemd\", but systemd cannot be reached")]
     Systemd(#[from] cgroup::SystemdError),
     #[error("network.bridge")]
     Network(#[from] net::bridge::SettingsError),
@@ -125,7 +125,7 @@ impl Runtime {
         if config.cgroup.favordynmods
             && let Err(error) = cgroup::enable_favordynmods(&layout.state.join("moves"))
         {
-            tracing::warn!(%error, "processes move between cgroups as slowly as ever");
+            tracing::warn!(%error, "cannot enable favordynmods; container starts will be slower");
         }
         let shim = ShimProgram::load(&config.shim)?;
         let runtime = Arc::new(Self {

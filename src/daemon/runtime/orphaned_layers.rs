@@ -46,7 +46,7 @@ impl Runtime {
     pub(super) fn collect_orphaned_layers(&self) {
         match safe_fs::list_names(&self.layout.writable_layers()) {
             Ok(names) => self.reclaim_all_orphaned(names),
-            Err(error) => tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
+            Err(error) => tracing::error!(error = chain(&error), "cannot list writable layers; keeping unused layers"),
         }
     }
 
@@ -79,7 +79,7 @@ impl Runtime {
                         tracing::warn!(
                             name,
                             error = chain(&error),
-                            "a writable layer that a replaced daemon left stays"
+                            "cannot remove a writable layer of the replaced daemon"
                         );
                     }
                 }
@@ -93,7 +93,11 @@ impl Runtime {
         let judged = |name: &String| match self.reclaim_if_orphaned(name, &writables.join(name)) {
             Ok(()) => true,
             Err(error) => {
-                tracing::error!(name, error = chain(&error), "a writable layer cannot be judged, so no layer is freed");
+                tracing::error!(
+                    name,
+                    error = chain(&error),
+                    "cannot read the owner of a writable layer; keeping all image layers"
+                );
                 false
             }
         };
@@ -101,7 +105,7 @@ impl Runtime {
         if unjudged.is_empty()
             && let Err(error) = self.images.remove_unused()
         {
-            tracing::warn!(error = chain(&error), "unused image layers stay behind");
+            tracing::warn!(error = chain(&error), "cannot remove unused image layers");
         }
         *self.unjudged.lock() = unjudged;
     }
@@ -118,7 +122,7 @@ impl Runtime {
         }
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {
-                tracing::warn!(container = name, error = chain(&error), "the container's layers could not be held");
+                tracing::warn!(container = name, error = chain(&error), "cannot reserve the container's image layers");
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::store::NetworkKind;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetPodCidrError {
-    #[error("runtime_config.network_config.pod_cidr: {0:?} is not ADDRESS/LENGTH, or several with commas between them")]
+    #[error("runtime_config.network_config.pod_cidr: {0:?} is not a CIDR or a comma-separated list of CIDRs")]
     Form(String),
     #[error("runtime_config.network_config.pod_cidr")]
     Bridge(#[from] PoolInUse),
@@ -49,9 +49,9 @@ impl Runtime {
     fn apply_pod_cidr(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), SetPodCidrError> {
         if self.settings().network.mode != NetworkMode::Bridge {
             match self.networks.cni().set_pod_cidrs(ranges)? {
-                Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI network"),
+                Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI configuration"),
                 Rendered::NotNeeded(file) => {
-                    tracing::info!(ranges, file = %file.display(), "a CNI network is there: the client's addresses are not used");
+                    tracing::info!(ranges, file = %file.display(), "a CNI configuration exists; ignoring the client's pod CIDR");
                 }
                 Rendered::NoCidr | Rendered::NoTemplate | Rendered::Unchanged(_) => {}
             }
@@ -72,7 +72,7 @@ impl Runtime {
             None => Ok(()),
         });
         if let Err(error) = taken {
-            tracing::warn!(error = chain(&error), "the addresses that a client told of are not used");
+            tracing::warn!(error = chain(&error), "cannot use the pod CIDR of an earlier request");
         }
     }
 

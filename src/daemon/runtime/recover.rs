@@ -37,11 +37,11 @@ impl Runtime {
                     work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
                 }
                 Ok(None) => {
-                    tracing::info!(pod = %id, "clearing away a pod that was never finished");
+                    tracing::info!(pod = %id, "removing an incomplete pod");
                     work.spawn(async move { drop(runtime.cleanup_pod(&id).await) });
                 }
                 Err(why) => {
-                    tracing::error!(pod = %id, %why, "the pod can only be looked at, stopped and removed");
+                    tracing::error!(pod = %id, %why, "the pod can only be listed, stopped and removed");
                     let why = Arc::new(why);
                     let containers = self.recover_containers(&id, Some(&why));
                     let record = self.unreadable_pod(&id, &why, &containers.found);
@@ -53,7 +53,7 @@ impl Runtime {
         self.recover_networks().await;
         let all = async { while work.join_next().await.is_some() {} };
         if tokio::time::timeout(FIND_WITHIN, all).await.is_err() {
-            tracing::warn!(pods = work.len(), "some pods are still looked for");
+            tracing::warn!(pods = work.len(), "some shims have not answered yet; connecting in the background");
         }
         work.detach_all();
         Ok(())
@@ -82,7 +82,7 @@ impl Runtime {
     /// them either.
     fn recover_containers(&self, pod: &PodId, of_pod: Option<&Arc<Unreadable>>) -> FoundContainers {
         let names = safe_fs::list_names(&self.layout.containers(pod)).unwrap_or_else(|error| {
-            tracing::error!(%pod, error = chain(&error), "the pod's containers cannot be found");
+            tracing::error!(%pod, error = chain(&error), "cannot list the pod's containers");
             Vec::new()
         });
         let mut containers = FoundContainers::default();
@@ -93,7 +93,7 @@ impl Runtime {
                 }
                 Ok(None) => containers.unfinished.push(id),
                 Err(why) => {
-                    tracing::error!(%pod, container = %id, %why, "the container can only be looked at, stopped and removed");
+                    tracing::error!(%pod, container = %id, %why, "the container can only be listed, stopped and removed");
                     containers.found.push(self.unreadable_container(pod, &id, &Arc::new(why)));
                 }
             }
@@ -127,7 +127,7 @@ impl Runtime {
             PodState::NotReady => {}
         }
         for container in unfinished {
-            tracing::info!(pod = %id, container = %container, "clearing away a container that was never finished");
+            tracing::info!(pod = %id, container = %container, "removing an incomplete container");
             self.cleanup_container(id, &container).await;
             self.note_unfinished(&container);
         }
@@ -166,7 +166,7 @@ mod tests {
             (r#"{"version":1,"id":"x"}"#, "pod.json has version 1, and this daemon reads version 2"),
             (r#"{"version":99}"#, "pod.json has version 99, and this daemon reads version 2"),
             (r#"{"version":2}"#, "pod.json is damaged: missing field `id`"),
-            (r#"{"id":"x"}"#, "pod.json is damaged: it has no version"),
+            (r#"{"id":"x"}"#, "pod.json is damaged: missing version"),
             ("{", "pod.json is damaged: EOF while parsing an object at line 1 column 1"),
             ("", "pod.json is damaged: EOF while parsing a value at line 1 column 0"),
         ] {

@@ -38,7 +38,7 @@ impl Runtime {
                     SandboxEvent::Event(Event::Exited { container, exit }) => runtime.exited(&container, exit),
                     SandboxEvent::Event(Event::LogLost { container, bytes, error }) => {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-                        tracing::warn!(%container, bytes, error, "output could not be logged");
+                        tracing::warn!(%container, bytes, error, "cannot log container output; it is lost");
                     }
                     // The client of the shim hands it to the caller that waits for it.
                     SandboxEvent::Event(Event::ExecExited { .. }) => {}
@@ -61,7 +61,7 @@ impl Runtime {
     ) {
         if let Err(error) = entry.update(&self.layout, |record| record.state = change(&record.state)) {
             let container = &entry.get().id;
-            tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
+            tracing::warn!(%container, error = chain(&error), "cannot record the state of a container");
         }
         if entry.get().state.pid().is_none() {
             entry.samples().files.close();
@@ -79,7 +79,7 @@ impl Runtime {
             return;
         }
         if let Err(error) = self.cgroup(&record.cgroup).release_parent() {
-            tracing::warn!(container = %record.id, error = chain(&error), "an ended container still binds its pod's cgroup");
+            tracing::warn!(container = %record.id, error = chain(&error), "cannot release the limits of an exited container; they still bind the pod's cgroup");
         }
     }
 
@@ -101,11 +101,11 @@ impl Runtime {
             match self.connect_shim(id).await {
                 Ok(()) => return,
                 Err(error) if error.is_dead() => {
-                    tracing::warn!(pod = %id, "the pod's shim died; ending its containers");
+                    tracing::warn!(pod = %id, "the pod's shim exited; stopping its containers");
                     return self.handle_shim_death(id).await;
                 }
                 Err(error) => {
-                    tracing::warn!(pod = %id, error = chain(&error), ?pause, "the pod's shim is out of reach")
+                    tracing::warn!(pod = %id, error = chain(&error), ?pause, "cannot connect to the pod's shim; will retry")
                 }
             }
             tokio::time::sleep(pause).await;
@@ -117,7 +117,7 @@ impl Runtime {
     /// elsewhere, and is left as it is.
     pub(super) async fn find_shim_of_unreadable(self: &Arc<Self>, id: &PodId) {
         if let Err(error) = self.connect_shim(id).await {
-            tracing::warn!(pod = %id, error = chain(&error), "ends of the pod's containers are not told");
+            tracing::warn!(pod = %id, error = chain(&error), "cannot connect to the pod's shim; exits of its containers will not be reported");
         }
     }
 
@@ -169,7 +169,7 @@ impl Runtime {
             let cgroup = self.cgroup(&record.cgroup);
             let wait = self.settings().stop.kill_wait;
             if let Err(error) = blocking_stop(move || cgroup.kill_all(wait)).await {
-                tracing::warn!(container = %record.id, error = chain(&error), "a process did not exit after SIGKILL");
+                tracing::warn!(container = %record.id, error = chain(&error), "process still alive after SIGKILL");
             }
             if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
@@ -185,7 +185,7 @@ impl Runtime {
     /// Takes a pod for ended. Where that cannot be written down, the next daemon finds its shim dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
-            tracing::warn!(pod = %pod.get().id, error = chain(&error), "the pod's end could not be recorded");
+            tracing::warn!(pod = %pod.get().id, error = chain(&error), "cannot record that the pod has stopped");
         }
         self.publish_pod_events(pod);
     }
@@ -214,6 +214,6 @@ pub(super) fn recorded_exit_or_lost(dir: &Path) -> Exit {
         code: LOST,
         at: SystemTime::now(),
         oom: false,
-        abnormal: Some(AbnormalExit::Lost("the process that watched over the pod did not see it end".to_owned())),
+        abnormal: Some(AbnormalExit::Lost("the pod's shim exited before the container".to_owned())),
     })
 }

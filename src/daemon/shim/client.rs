@@ -95,7 +95,7 @@ impl ShimClient {
             Response::Hello { protocol, release, pid: _, opens_paths } => {
                 shared.opens_paths = opens_paths;
                 if release != env!("CARGO_PKG_VERSION") {
-                    tracing::info!(shim = release, protocol, "the shim is of another release");
+                    tracing::info!(shim = release, protocol, "the shim has another release");
                 }
                 if !(OLDEST..=PROTOCOL).contains(&protocol) {
                     shared.foreign = Some((release, protocol));
@@ -212,7 +212,7 @@ impl Reader {
                 Ok(Some(Ok(message))) => self.take(message),
                 // A newer shim says something that this daemon has no word for.
                 Ok(Some(Err((error, Some(number))))) => self.answer(number, Err(error.into())),
-                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "a shim told of something unknown"),
+                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "received an unknown message from a shim"),
                 Ok(None) | Err(_) => break,
             }
         }

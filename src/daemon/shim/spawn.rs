@@ -14,11 +14,11 @@ use super::pid_file;
 pub enum SpawnError {
     #[error("loading the shim program {path}")]
     Program { path: PathBuf, source: io::Error },
-    #[error("listening at {path}")]
+    #[error("listening on {path}")]
     Listen { path: PathBuf, source: io::Error },
     #[error("starting the shim")]
     Start(#[source] io::Error),
-    #[error("noting the shim's process in {dir}")]
+    #[error("recording the shim's process in {dir}")]
     Note { dir: PathBuf, source: io::Error },
 }
 

@@ -9,7 +9,7 @@ use sync::Mutex;
 
 /// The name belongs to another.
 #[derive(Debug, thiserror::Error)]
-#[error("the name {name} is taken by {owner}")]
+#[error("the name {name} is used by {owner}")]
 pub(crate) struct NameTaken {
     pub(crate) name: String,
     pub(crate) owner: String,

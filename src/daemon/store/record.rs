@@ -39,14 +39,14 @@ pub(crate) fn parse<R: Record + DeserializeOwned>(file: &'static str, id: &str, 
     let record: Value = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     match &record["version"] {
         version if *version == VERSION => {}
-        Value::Null => return Err(damaged("it has no version".to_owned())),
+        Value::Null => return Err(damaged("missing version".to_owned())),
         other => {
             let found = other.to_string().chars().take(SHOWN_MAX).collect();
             return Err(Unreadable::Version { file, found });
         }
     }
     let record: R = serde_json::from_value(record).map_err(|error| damaged(error.to_string()))?;
-    if record.id() == id { Ok(record) } else { Err(damaged(format!("it is of {}", record.id()))) }
+    if record.id() == id { Ok(record) } else { Err(damaged(format!("it has the id {}", record.id()))) }
 }
 
 /// A pod that exists.

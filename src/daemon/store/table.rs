@@ -19,7 +19,7 @@ use super::stop_waiters::StopWaiters;
 
 /// A prefix that fits several ids.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} fits several ids")]
+#[error("{0:?} is ambiguous: it matches several ids")]
 pub(crate) struct AmbiguousId(String);
 
 /// The record of a pod, in its directory.

@@ -44,11 +44,11 @@ impl StreamHandler {
     /// Answers, and begins what was asked for once the connection is the client's. `welcome` is called for a good token.
     pub(super) fn answer(&self, mut request: HttpRequest<Incoming>, welcome: &dyn Fn()) -> Answer {
         let Some(asked) = self.redeem(request.uri().path()) else {
-            return text(StatusCode::NOT_FOUND, "there is nothing here without a token that is good\n");
+            return text(StatusCode::NOT_FOUND, "invalid or expired token\n");
         };
         welcome();
         let Some(place) = self.places.take(asked.pod()) else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "too many clients are connected\n");
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many connected clients\n");
         };
         let upgraded = hyper::upgrade::on(&mut request);
         let (method, headers) = (request.method(), request.headers());
@@ -57,7 +57,7 @@ impl StreamHandler {
                 http_upgrade::port_forward(method, headers).and_then(|(response, protocol)| {
                     let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
                     if protocol.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
-                        return Err(http_upgrade::UpgradeError::bad("name 1 to 100 ports, as in ?port=80,443"));
+                        return Err(http_upgrade::UpgradeError::bad("expected 1 to 100 ports, as in ?port=80,443"));
                     }
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
@@ -120,13 +120,13 @@ impl StreamHandler {
                     tokio::select! {
                         () = work(Arc::clone(&runtime), io) => {}
                         () = place.lost() => {
-                            tracing::warn!(pod = %place.pod(), "a streaming client was disconnected: its pod has the most of them, and others wait");
+                            tracing::warn!(pod = %place.pod(), "disconnected a streaming client: all places are in use, and its pod has the most");
                         }
                     }
                     runtime.request_trim();
                 }
-                Ok(None) => tracing::error!("a streaming connection is of no known kind"),
-                Err(error) => tracing::debug!(error = chain(&error), "a streaming client went away"),
+                Ok(None) => tracing::error!("unknown type of streaming connection"),
+                Err(error) => tracing::debug!(error = chain(&error), "a streaming client disconnected"),
             }
         };
         tokio::spawn(begun.in_current_span());

@@ -111,7 +111,7 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHand
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a streaming connection could not be accepted");
+                tracing::warn!(%error, "cannot accept a streaming connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -134,8 +134,8 @@ async fn talk(
     };
     match tokio::time::timeout(PATIENCE, talk).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a streaming client went away"),
-        Err(_) => tracing::debug!("a streaming client was too slow to say what it wants"),
+        Ok(Err(error)) => tracing::debug!(%error, "a streaming client disconnected"),
+        Err(_) => tracing::debug!("disconnected a streaming client that sent no request in time"),
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn apply_annotation(
     let Object(parsed) = serde_json::from_str(text).map_err(|e| here.invalid(e))?;
     let announced = pod_resource_config(here, Some(pod_to_wire(parsed)), warnings)?;
     if pod.pod_resources.is_some() {
-        warnings.push(format!("{here}: not used, since {} says it", at.at("pod_resources")));
+        warnings.push(format!("{here}: ignored, because {} is set", at.at("pod_resources")));
     } else {
         pod.pod_resources = announced.map(|announced| PodResourceConfig { source: Source::Annotation, ..announced });
     }

@@ -60,7 +60,7 @@ fn the_request_goes_before_the_annotation() {
         run(r#"{"containers": [{"name": "a", "type": "CONTAINER"}]}"#, Some(pod_resources())).unwrap();
     let announced = spec.pod_resources.unwrap();
     assert_eq!((announced.source, announced.containers.len()), (Source::Request, 2));
-    assert_eq!(warnings, ["config.annotations[\"a.example/resources\"]: not used, since config.pod_resources says it"]);
+    assert_eq!(warnings, ["config.annotations[\"a.example/resources\"]: ignored, because config.pod_resources is set"]);
     assert!(run("{", Some(pod_resources())).is_err(), "a bad one is refused all the same");
 }
 
@@ -119,11 +119,11 @@ fn what_is_read_is_checked_as_strictly_as_the_message() {
         (with(r#"{"limits": {"": "1"}}"#), ".containers[0].kubernetes_resources.limits[\"\"]: "),
         (
             with(r#"{"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}"#),
-            ".containers[0].kubernetes_resources.requests[\"cpu\"]: 2 is more than the limit of 1",
+            ".containers[0].kubernetes_resources.requests[\"cpu\"]: 2 exceeds the limit of 1",
         ),
         (
             r#"{"containers": [{"name": "a", "type": "CONTAINER"}, {"name": "a", "type": "CONTAINER"}]}"#.to_owned(),
-            ".containers[1].name: there is another container \"a\"",
+            ".containers[1].name: duplicate container \"a\"",
         ),
         (
             r#"{"containers": [{"name": "a", "type": "CONTAINER", "mounts": [{"containerPath": "a", "hostPath": "/b"}]}]}"#

@@ -25,7 +25,7 @@ pub(super) fn resources(
     for (name, request) in &resources.requests {
         if let Some(limit) = resources.limits.get(name).filter(|limit| request > *limit) {
             let field = entry("requests", name.as_str());
-            return Err(at.at(&field).invalid(format_args!("{request} is more than the limit of {limit}")));
+            return Err(at.at(&field).invalid(format_args!("{request} exceeds the limit of {limit}")));
         }
     }
     Ok(Some(resources))
@@ -48,7 +48,7 @@ pub(super) fn pod_resource_config(
             ContainerKind::Regular => &mut regulars,
         };
         if !names.insert(name) {
-            return Err(list.entry(index).at("name").invalid(format_args!("there is another {kind} {name:?}")));
+            return Err(list.entry(index).at("name").invalid(format_args!("duplicate {kind} {name:?}")));
         }
     }
     let resources = resources(at.at("kubernetes_resources"), kubernetes_resources)?;

@@ -91,9 +91,9 @@ fn a_request_above_its_limit_is_refused_by_value() {
 #[test]
 fn two_containers_of_one_kind_with_one_name_are_refused() {
     let said = refused(|config| config.containers.push(config.containers[1].clone()));
-    assert_eq!(said, "config.pod_resources.containers[2].name: there is another container \"main\"");
+    assert_eq!(said, "config.pod_resources.containers[2].name: duplicate container \"main\"");
     let said = refused(|config| config.containers.insert(0, config.containers[0].clone()));
-    assert_eq!(said, "config.pod_resources.containers[1].name: there is another init container \"init\"");
+    assert_eq!(said, "config.pod_resources.containers[1].name: duplicate init container \"init\"");
     let mut both = pod_resources();
     both.containers[0].name = "main".to_owned();
     assert!(pod_resource_config(FieldPath::top("x"), Some(both), &mut Warnings::new()).is_ok());
@@ -103,7 +103,7 @@ fn two_containers_of_one_kind_with_one_name_are_refused() {
 fn the_rest_of_a_container_is_checked_as_in_the_container_itself() {
     let cases = [
         ("name: empty", refused(|c| c.containers[1].name.clear())),
-        ("type: 2 is no known value", refused(|c| c.containers[1].r#type = 2)),
+        ("type: 2 is not a known value", refused(|c| c.containers[1].r#type = 2)),
         ("mounts[0].container_path: ", refused(|c| c.containers[1].mounts[0].container_path = "x".into())),
         ("devices[0].permissions: ", refused(|c| c.containers[1].devices[0].permissions = "x".into())),
         ("CDI_devices[0].name: empty", refused(|c| c.containers[1].cdi_devices[0].name.clear())),

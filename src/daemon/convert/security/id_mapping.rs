@@ -21,7 +21,7 @@ pub(crate) fn namespace(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<
 /// Any ids that the kernel can map: each to one, and none twice.
 pub(crate) fn lines(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, InvalidField> {
     if asked.len() > ID_LINES_MAX {
-        return Err(at.invalid(format_args!("{} lines are too many: the kernel takes {ID_LINES_MAX}", asked.len())));
+        return Err(at.invalid(format_args!("{} entries: the kernel accepts at most {ID_LINES_MAX}", asked.len())));
     }
     let lines = asked
         .into_iter()
@@ -30,11 +30,11 @@ pub(crate) fn lines(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<
         .collect::<Result<Vec<_>, InvalidField>>()?;
     for (name, first) in [("host_id", host as fn(&IdMapping) -> u32), ("container_id", container)] {
         if let Some((one, other)) = overlap(&lines, first) {
-            return Err(at.entry(one).at(name).invalid(format_args!("some of these ids are in entry {other} too")));
+            return Err(at.entry(one).at(name).invalid(format_args!("overlaps with entry {other}")));
         }
     }
     if id_map_text(&lines).len() > ID_TEXT_MAX {
-        return Err(at.invalid(format_args!("too long: the kernel takes {ID_TEXT_MAX} bytes")));
+        return Err(at.invalid(format_args!("too long: the kernel accepts at most {ID_TEXT_MAX} bytes")));
     }
     Ok(lines)
 }
@@ -55,7 +55,7 @@ fn mapping(at: FieldPath<'_>, asked: v1::IdMapping) -> Result<IdMapping, Invalid
     for (name, first) in [("host_id", host_id), ("container_id", container_id)] {
         // The largest number is no id.
         if first.checked_add(length).is_none() {
-            return Err(at.at(name).invalid(format_args!("{length} ids from {first} on are more than there are")));
+            return Err(at.at(name).invalid(format_args!("{length} ids from {first} on exceed the largest id")));
         }
     }
     Ok(IdMapping { host: host_id, container: container_id, length })
@@ -119,16 +119,13 @@ mod tests {
             (vec![line(0, 1000, 0)], "uids[0].length: 0"),
             (
                 vec![line(0, 0, 1), line(1, u32::MAX, 1)],
-                "uids[1].host_id: 1 ids from 4294967295 on are more than there are",
+                "uids[1].host_id: 1 ids from 4294967295 on exceed the largest id",
             ),
-            (vec![line(1, 0, u32::MAX)], "uids[0].container_id: 4294967295 ids from 1 on are more than there are"),
-            (
-                vec![line(0, 1000, 100_000), line(0, 200_000, 10)],
-                "uids[1].container_id: some of these ids are in entry 0 too",
-            ),
-            (vec![line(5, 50, 5), line(0, 40, 11)], "uids[1].host_id: some of these ids are in entry 0 too"),
-            (many, "uids: 341 lines are too many: the kernel takes 340"),
-            (long, "uids: too long: the kernel takes 4095 bytes"),
+            (vec![line(1, 0, u32::MAX)], "uids[0].container_id: 4294967295 ids from 1 on exceed the largest id"),
+            (vec![line(0, 1000, 100_000), line(0, 200_000, 10)], "uids[1].container_id: overlaps with entry 0"),
+            (vec![line(5, 50, 5), line(0, 40, 11)], "uids[1].host_id: overlaps with entry 0"),
+            (many, "uids: 341 entries: the kernel accepts at most 340"),
+            (long, "uids: too long: the kernel accepts at most 4095 bytes"),
         ];
         for (asked, words) in cases {
             assert_eq!(said(asked), words);

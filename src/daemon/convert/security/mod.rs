@@ -214,7 +214,7 @@ fn capability(at: FieldPath<'_>, text: &str) -> Result<String, InvalidField> {
     if name == "ALL" || CAPABILITIES.contains(&name) {
         Ok(name.to_owned())
     } else {
-        Err(at.invalid(format_args!("{text:?} is no capability")))
+        Err(at.invalid(format_args!("{text:?} is not a known capability")))
     }
 }
 
@@ -227,7 +227,7 @@ fn seccomp_profile(
     let profile = profile(at, "seccomp", asked, "seccomp_profile_path", older)?;
     match profile {
         Some(Profile::Localhost(path)) if !path.starts_with('/') => {
-            Err(at.at("seccomp").invalid(format_args!("{path:?} is no absolute path of a profile")))
+            Err(at.at("seccomp").invalid(format_args!("{path:?} is not the absolute path of a profile")))
         }
         other => Ok(other),
     }
@@ -276,7 +276,9 @@ fn older_profile(at: FieldPath<'_>, text: &str) -> Result<Option<Profile>, Inval
         ("runtime/default" | "docker/default", _) => Ok(Some(Profile::RuntimeDefault)),
         ("unconfined", _) => Ok(Some(Profile::Unconfined)),
         (_, Some(name)) if !name.is_empty() => Ok(Some(Profile::Localhost(at.text(name.to_owned())?))),
-        (_, Some(_) | None) => Err(at.invalid(format_args!("{text:?} is no profile"))),
+        (_, Some(_) | None) => Err(at.invalid(format_args!(
+            "{text:?} is not a profile: expected runtime/default, unconfined or localhost/NAME"
+        ))),
     }
 }
 

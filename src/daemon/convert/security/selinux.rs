@@ -14,11 +14,11 @@ pub(crate) fn options(at: FieldPath<'_>, asked: Option<v1::SeLinuxOption>) -> Re
     let v1::SeLinuxOption { user, role, r#type, level } = asked;
     for (name, text) in [("user", &user), ("role", &role), ("type", &r#type)] {
         if !text.is_empty() && !is_name(text) {
-            return Err(at.at(name).invalid(format_args!("{text:?} is no name in a policy of SELinux")));
+            return Err(at.at(name).invalid(format_args!("{text:?} is not a valid SELinux name")));
         }
     }
     if !level.is_empty() && !is_range(&level) {
-        let problem = format_args!("{level:?} is no level of SELinux, such as \"s0:c1,c2\" or \"s0-s0:c0.c15\"");
+        let problem = format_args!("{level:?} is not an SELinux level such as \"s0:c1,c2\" or \"s0-s0:c0.c15\"");
         return Err(at.at("level").invalid(problem));
     }
     Ok(Some(SeLinux { user, role, kind: r#type, level }))

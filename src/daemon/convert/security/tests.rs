@@ -128,7 +128,7 @@ fn capabilities_are_known_names() {
         assert_eq!(named(asked).unwrap(), [is]);
     }
     let refusal = named("SYS_NOPE").unwrap_err();
-    assert_eq!(refusal.to_string(), "ctx.capabilities.add_capabilities[0]: \"SYS_NOPE\" is no capability");
+    assert_eq!(refusal.to_string(), "ctx.capabilities.add_capabilities[0]: \"SYS_NOPE\" is not a known capability");
 }
 
 #[test]
@@ -160,7 +160,10 @@ fn older_profile_fields_count_where_the_newer_are_absent() {
         assert!(older(bad).unwrap_err().to_string().starts_with("ctx.seccomp"), "{bad}");
     }
     let apparmor = convert(|c| (c.apparmor, c.apparmor_profile) = (None, "strict".into())).unwrap_err();
-    assert_eq!(apparmor.to_string(), "ctx.apparmor_profile: \"strict\" is no profile");
+    assert_eq!(
+        apparmor.to_string(),
+        "ctx.apparmor_profile: \"strict\" is not a profile: expected runtime/default, unconfined or localhost/NAME"
+    );
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn values_that_cannot_be_are_refused_by_field() {
 fn a_value_that_is_no_text_is_refused_without_showing_it() {
     let refusal = refused(|c| c.envs[0].value = b"secret\xff".to_vec());
     assert_eq!(refusal.kind(), ErrorKind::Unsupported);
-    assert_eq!(refusal.to_string(), "config.envs[0].value: must be UTF-8 for now");
+    assert_eq!(refusal.to_string(), "config.envs[0].value: must be UTF-8");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn an_annotation_with_a_name_of_ours_is_kept_and_warned_of() {
     let Create { spec, warnings, .. } = create(request).unwrap();
     assert_eq!(spec.annotations, forged);
     for name in ["io.crisp.pod-resources", "io.crisp.container-resources"] {
-        let said = format!("config.annotations[{name:?}]: hooks do not see it, the name is crisp's own");
+        let said = format!("config.annotations[{name:?}]: not passed to hooks, because crisp reserves the name");
         assert!(warnings.contains(&said), "{warnings:?}");
     }
     assert_eq!(warnings.len(), 2);
@@ -158,7 +158,7 @@ fn a_stop_takes_its_time_in_seconds() {
     let stop_in = |timeout| stop(v1::StopContainerRequest { container_id: "c".into(), timeout });
     assert_eq!(stop_in(0), Ok(("c".into(), Duration::ZERO)));
     assert_eq!(stop_in(30), Ok(("c".into(), Duration::from_secs(30))));
-    assert_eq!(stop_in(-1).unwrap_err().to_string(), "timeout: -1 is negative");
+    assert_eq!(stop_in(-1).unwrap_err().to_string(), "timeout: -1 must not be negative");
     let nameless = v1::StopContainerRequest { container_id: String::new(), timeout: 0 };
     assert_eq!(stop(nameless).unwrap_err().to_string(), "container_id: empty");
 }
@@ -177,6 +177,6 @@ fn an_exec_needs_a_command_and_zero_seconds_are_no_limit() {
     for cmd in [&[][..], &[""]] {
         assert_eq!(ask(cmd, 0).unwrap_err().to_string(), "cmd: empty");
     }
-    assert_eq!(ask(&["ls"], -5).unwrap_err().to_string(), "timeout: -5 is negative");
+    assert_eq!(ask(&["ls"], -5).unwrap_err().to_string(), "timeout: -5 must not be negative");
     assert_eq!(ask(&["ls", "\0"], 0).unwrap_err().to_string(), "cmd[1]: contains a zero byte");
 }

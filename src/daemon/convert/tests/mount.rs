@@ -24,11 +24,11 @@ fn what_is_asked_is_shown() {
 fn mounts_that_cannot_be_are_refused_by_field() {
     let cases = [
         ("container_path: empty", refused(|m| m.container_path.clear())),
-        ("container_path: \"data\" is no absolute path", refused(|m| m.container_path = "data".into())),
+        ("container_path: \"data\" is not an absolute path", refused(|m| m.container_path = "data".into())),
         ("host_path: empty", refused(|m| m.host_path.clear())),
-        ("host_path: \"data\" is no absolute path", refused(|m| m.host_path = "data".into())),
+        ("host_path: \"data\" is not an absolute path", refused(|m| m.host_path = "data".into())),
         ("host_path: set together with image", refused(|m| m.image = Some(image()))),
-        ("propagation: 9 is no known value", refused(|m| m.propagation = 9)),
+        ("propagation: 9 is not a known value", refused(|m| m.propagation = 9)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.readonly = false)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.propagation = 1)),
         (
@@ -56,12 +56,14 @@ fn options_are_those_that_take_rights_away() {
         ["exec", "suid", "dev", "bind", "rbind", "rshared", "remount", "size=1", "noexec,exec", "NOEXEC", "rnoexec", ""]
     {
         let said = convert_options(&format!("nodev {bad}")).unwrap_err().to_string();
-        let none = format!("config.mounts[0].mount_options[1]: {bad:?} is none of noexec, nodev, nosuid, ");
+        let none = format!(
+            "config.mounts[0].mount_options[1]: {bad:?} is not supported: expected one of noexec, nodev, nosuid, "
+        );
         assert!(said.starts_with(&none), "{said}");
     }
     for other in ["ro", "rw", "rro"] {
         let said = convert_options(other).unwrap_err().to_string();
-        assert!(said.ends_with("is for readonly and recursive_read_only to say"), "{said}");
+        assert!(said.ends_with("must be set by readonly and recursive_read_only"), "{said}");
     }
 }
 
@@ -69,7 +71,7 @@ fn options_are_those_that_take_rights_away() {
 fn an_image_mount_stays_in_its_image() {
     for bad in ["/etc", "../x", "a/../../b"] {
         let asked = v1::Mount { image_sub_path: bad.into(), ..image_mount() };
-        assert!(convert(asked).unwrap_err().to_string().contains("does not stay in the image"), "{bad}");
+        assert!(convert(asked).unwrap_err().to_string().contains("must not lead out of the image"), "{bad}");
     }
 }
 
@@ -89,10 +91,10 @@ fn the_image_that_was_mounted_is_told() {
 #[test]
 fn an_image_is_mounted_read_only_and_no_mount_crosses_into_it() {
     let writable = convert(v1::Mount { readonly: false, ..image_mount() }).unwrap_err();
-    assert_eq!(writable.to_string(), "config.mounts[0].readonly: an image is mounted read-only");
+    assert_eq!(writable.to_string(), "config.mounts[0].readonly: must be true: images are mounted read-only");
     for propagation in [1, 2] {
         let crossing = convert(v1::Mount { propagation, ..image_mount() }).unwrap_err();
-        assert!(crossing.to_string().starts_with("config.mounts[0].propagation: no mount crosses"), "{crossing}");
+        assert!(crossing.to_string().starts_with("config.mounts[0].propagation: must be private"), "{crossing}");
     }
     assert!(convert(v1::Mount { recursive_read_only: true, ..image_mount() }).unwrap().recursive_read_only);
 }
@@ -103,10 +105,7 @@ fn mappings_that_cannot_be_are_refused_by_field() {
         ("gidMappings: empty, but uidMappings is not", refused(|m| m.gid_mappings.clear())),
         ("uidMappings: empty, but gidMappings is not", refused(|m| m.uid_mappings.clear())),
         ("uidMappings[0].length: 0", refused(|m| m.uid_mappings[0].length = 0)),
-        (
-            "gidMappings[1].container_id: some of these ids are in entry 0 too",
-            refused(|m| m.gid_mappings[1].container_id = 999),
-        ),
+        ("gidMappings[1].container_id: overlaps with entry 0", refused(|m| m.gid_mappings[1].container_id = 999)),
     ];
     for (problem, said) in cases {
         assert_eq!(said.kind(), ErrorKind::Invalid);

@@ -9,9 +9,7 @@ use crate::store::PodRecord;
 /// The pod lives on, but nobody knows any more how its containers are to be run: the default could allow what the handler
 /// was there to forbid.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "pod {pod} was made for the runtime handler {name:?}, which is no longer configured: it takes no more containers"
-)]
+#[error("runtime handler {name:?} of pod {pod} is no longer configured: the pod accepts no new containers")]
 pub(crate) struct HandlerMissing {
     pod: PodId,
     name: String,

@@ -50,7 +50,7 @@ pub(crate) enum RunPodError {
     Disk(#[from] FileError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    #[error("holding the pod")]
+    #[error("creating the sandbox")]
     Hold(#[from] SandboxError),
     #[error(transparent)]
     Network(#[from] NetworkError),

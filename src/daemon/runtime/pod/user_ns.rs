@@ -46,7 +46,7 @@ pub(crate) async fn probe(shim: &ShimProgram, layout: &Layout) -> UserNsUnavaila
         Err(fault) => Some(fault.to_string()),
     };
     if let Some(reason) = &lack {
-        tracing::info!(reason, "user namespaces are not offered");
+        tracing::info!(reason, "user namespaces are not available");
     }
     lack
 }

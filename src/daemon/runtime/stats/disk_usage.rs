@@ -103,7 +103,7 @@ impl DiskUsageMeter {
         match std::thread::Builder::new().name("layer-meter".to_owned()).spawn(move || work(&meter)) {
             Ok(_) => queue.busy = true,
             Err(error) => {
-                tracing::warn!(%error, "writable layers cannot be measured now");
+                tracing::warn!(%error, "cannot start the thread that measures writable layers");
                 let Queue { first, again, large, .. } = std::mem::take(queue);
                 for job in first.into_iter().chain(again).chain(large) {
                     job.end(None);
@@ -205,7 +205,7 @@ impl Job {
                 self.spent += begin.elapsed();
                 if self.end(Some(found)) {
                     let id = &container.get().id;
-                    tracing::warn!(container = %id, "a writable layer is too deep, or was moved about: there may be more");
+                    tracing::warn!(container = %id, "a writable layer is too deep or changed while it was measured; the result may be too low");
                 }
                 None
             }
@@ -222,7 +222,7 @@ impl Job {
                 // One that is being removed may vanish under the walk.
                 let there = self.dir.exists();
                 if self.end(None) && there {
-                    tracing::warn!(container = %container.get().id, %error, "a writable layer cannot be measured");
+                    tracing::warn!(container = %container.get().id, %error, "cannot measure a writable layer");
                 }
                 None
             }

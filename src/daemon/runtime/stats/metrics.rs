@@ -68,7 +68,9 @@ impl Runtime {
             match self.container_metrics(entry, scratch) {
                 Ok(Some(metered)) => list.push(metered),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the metrics"),
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "cannot read the metrics of a container; leaving it out")
+                }
             }
         }
         list

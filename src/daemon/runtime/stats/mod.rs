@@ -36,9 +36,9 @@ const FIRST_WITHIN: Duration = Duration::from_millis(100);
 pub(crate) enum StatsError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("reading what container {container} uses")]
+    #[error("reading the resource usage of container {container}")]
     Container { container: ContainerId, source: cgroup::ReadError },
-    #[error("reading what pod {pod} uses")]
+    #[error("reading the resource usage of pod {pod}")]
     Pod { pod: PodId, source: cgroup::ReadError },
     #[error("counting the processes of container {container}")]
     Members { container: ContainerId, source: cgroup::CgroupError },
@@ -133,7 +133,7 @@ impl Runtime {
         for (entry, containers) in pods {
             match self.pod_usage(entry, scratch) {
                 Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, scratch)),
-                Err(error) => tracing::warn!(error = chain(&error), "a pod is missing from the list of stats"),
+                Err(error) => tracing::warn!(error = chain(&error), "cannot read the stats of a pod; leaving it out"),
             }
         }
         list
@@ -145,7 +145,9 @@ impl Runtime {
             match self.container_stats_entry(entry, scratch) {
                 Ok(seen) if seen.stats.group.is_some() => list.push(seen),
                 Ok(_) => {}
-                Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the list of stats"),
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; leaving it out")
+                }
             }
         }
         list
@@ -207,7 +209,7 @@ impl Runtime {
         let networks = match network::read(&paths) {
             Ok(networks) => networks,
             Err(error) => {
-                tracing::warn!(%error, "the networks of pods cannot be read");
+                tracing::warn!(%error, "cannot read the network statistics of pods");
                 return BTreeMap::new();
             }
         };
@@ -222,7 +224,7 @@ impl Runtime {
             Err(error) => {
                 // The network of one that is being stopped goes before it is recorded that it is.
                 if still_ready() {
-                    tracing::warn!(%pod, %error, "the pod's network cannot be read");
+                    tracing::warn!(%pod, %error, "cannot read the pod's network statistics");
                 }
                 None
             }

@@ -70,9 +70,9 @@ impl Runtime {
                 match code {
                     Some(0) => Outcome::Success,
                     Some(code) => Outcome::Exit(code),
-                    None => {
-                        watch.shutdown_status().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned()))
-                    }
+                    None => watch
+                        .shutdown_status()
+                        .unwrap_or_else(|| Outcome::Failed("the pod's shim has exited".to_owned())),
                 }
             }
             Err(error) => {
