@@ -1,4 +1,4 @@
-//! Taking up a changed configuration: on SIGHUP, and when its file changes.
+//! Reloads the configuration on SIGHUP, and when its file changes.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::logging::LogLevel;
 use crate::metrics::{self, ListenError, Listener, MetricsServer, Sources};
 use crate::runtime::Runtime;
 
-/// How often the file is looked at.
+/// The interval between two checks of the file.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches until it is dropped.
+/// The task that reloads the configuration; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct ConfigWatcher(JoinHandle<()>);
 
@@ -28,7 +28,7 @@ impl Drop for ConfigWatcher {
     }
 }
 
-/// All who have to hear of new settings.
+/// The parts of the daemon that use new settings.
 pub(crate) struct Settings {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) registries: Arc<RegistryReloader>,
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) reload: Mutex<ConfigReloader>,
 }
 
-/// Where metrics are told, by whom, and who has them.
+/// The metrics endpoint: its address, its task and the sources of its values.
 pub(crate) struct Endpoint {
     pub(crate) listen: Option<MetricsListen>,
     pub(crate) telling: Option<MetricsServer>,
@@ -45,7 +45,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Tells them elsewhere, or nowhere. Where that cannot be, all stays as it was.
+    /// Moves the endpoint to `listen`, or closes it. After an error it stays where it was.
     fn move_to(&mut self, listen: Option<&MetricsListen>) -> Result<(), ListenError> {
         if self.listen.as_ref() == listen {
             return Ok(());
@@ -83,7 +83,8 @@ pub(crate) fn watch(settings: Settings) -> io::Result<ConfigWatcher> {
 }
 
 impl Settings {
-    /// `asked`: somebody wants to know, also that nothing has changed.
+    /// Reloads if a file changed. `asked`: because of SIGHUP, so that also an unchanged file is
+    /// logged.
     fn look(&self, asked: bool) {
         let mut reload = self.reload.lock();
         if !asked && !reload.is_due() {
@@ -99,7 +100,7 @@ impl Settings {
                 return;
             }
         }
-        // Their own files may have changed, too.
+        // The registries' own files may have changed too.
         let store = self.runtime.images();
         if let Err(error) = self.registries.refresh(|new| store.set_registries(new)) {
             let error = chain(&error);

@@ -1,14 +1,14 @@
-//! Failpoints: a test makes a named step fail, or ends the daemon right there.
+//! Failpoints: a test makes a named step fail, or kills the daemon there.
 //!
-//! `CRISP_FAILPOINTS="run_pod.sandbox=fail,create.cgroup=kill"`. Only in builds with the feature `failpoints`; elsewhere
-//! [`at`] is nothing.
+//! `CRISP_FAILPOINTS="run_pod.sandbox=fail,create.cgroup=kill"`. Only in builds with the feature
+//! `failpoints`; otherwise [`at`] does nothing.
 
-/// A step that failed because a test asked for it.
+/// A step that a test made fail.
 #[derive(Debug, thiserror::Error)]
 #[error("failpoint {0}")]
 pub(crate) struct InjectedFailure(pub(crate) &'static str);
 
-/// Passes, fails or kills, as the environment says for `point`.
+/// Passes, fails or kills the process, as `CRISP_FAILPOINTS` says for `point`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn at(point: &'static str) -> Result<(), InjectedFailure> {
     if passes(point) { Ok(()) } else { Err(InjectedFailure(point)) }
@@ -25,7 +25,7 @@ fn passes(point: &str) -> bool {
     !matches!(action, Some("kill" | "fail"))
 }
 
-/// A cgroup whose every write is a failpoint: `resize.write.0` is the first.
+/// Returns a cgroup where every write is a failpoint; the first is `resize.write.0`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn with_failpoints(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
     cgroup_fs::FailpointCgroupFs::new(group.clone())

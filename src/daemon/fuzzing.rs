@@ -1,4 +1,5 @@
-//! Doors to what reads the files of the state directory, for the fuzzer in `tests/fuzz`. Not part of what ships.
+//! Parsers of the files in the state directory, for the fuzzer in `tests/fuzz`. Not in released
+//! binaries.
 
 use model::{ContainerUpdate, Exit, PodUpdate};
 use shim_protocol::LaunchConfig;
@@ -11,7 +12,8 @@ use crate::store::{
 
 const ID: &str = "abababababababababababababababababababababababababababababababab";
 
-/// Reads `data` as each of the files of a pod or container. What was read is written as what it was read from.
+/// Parses `data` as each file of a pod or container. A parsed value must survive being written and
+/// read.
 pub fn records(data: &[u8]) {
     match parse::<PodRecord>(POD_FILE, ID, data) {
         Ok(record) => {

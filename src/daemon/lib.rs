@@ -5,15 +5,15 @@
 //!                    └──▶ store, image, net, cgroup, oci, security → safe-fs, sync, sys, model
 //! ```
 //!
-//! A request comes in through [`serve`], gets a span in `grpc`, is taken apart and checked in `convert`, which turns
-//! wire messages into specs, and reaches a verb of `runtime`. Records of pods and containers are in `store`; what
-//! runs is held by one shim for each pod, so that this process may end at any moment: the next one reads the records,
-//! finds the shims and goes on. What clients stream goes past all that: `stream_server` takes their connections, and the runtime
-//! joins them with processes and ports.
+//! A request arrives in [`serve`], gets a span in `grpc`, is checked and converted to the model in
+//! `convert`, and is executed by `runtime`. Records of pods and containers are in `store`. One shim
+//! per pod holds its processes, so that the daemon can exit at any time: the next one reads the
+//! records and reconnects to the shims. Streams of clients do not pass these layers:
+//! `stream_server` accepts their connections, and the runtime connects them to processes and ports.
 //!
-//! `config_watch` reads the settings again when their file changes.
+//! `config_watch` reloads the settings when their file changes.
 //!
-//! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
+//! Limits: the RPCs that return UNIMPLEMENTED are listed in `grpc`.
 #![forbid(unsafe_code)]
 
 pub(crate) mod config_watch;

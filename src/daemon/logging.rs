@@ -1,4 +1,4 @@
-//! Where the daemon's log goes: to stderr, as text or as JSON.
+//! Sets up the daemon's log on stderr, as text or JSON.
 
 use std::io::{self, IsTerminal as _};
 
@@ -9,7 +9,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt as lines, reload};
 
 use crate::otel::{RecordingLayer, Spans};
 
-/// The log could not be set up.
+/// A log that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     #[error("log.level")]
@@ -20,7 +20,7 @@ pub enum LoggingError {
     Reload(#[from] reload::Error),
 }
 
-/// Sets the level of a log that runs.
+/// Changes the level of the running log.
 #[derive(Debug)]
 pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
@@ -30,8 +30,8 @@ impl LogLevel {
     }
 }
 
-/// Sets up the log of this process, once, and the spans of requests where they are to be recorded. Whether a span is
-/// recorded has nothing to do with the level of the log.
+/// Sets up the log of this process, once, and the spans of requests if tracing is configured. Spans
+/// do not depend on the log level.
 pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLevel, Option<Spans>), LoggingError> {
     let (filter, level) = reload::Layer::new(EnvFilter::try_new(filter(&config.level))?);
     let log = lines::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
@@ -48,7 +48,8 @@ pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLe
 /// The crates of crisp that log in the daemon.
 const CRATES: [&str; 7] = ["cgroup", "config", "daemon", "image", "net", "oci", "security"];
 
-/// A level alone sets the level of crisp's own crates: the libraries would drown them in frames and handshakes.
+/// Returns the filter for a level: debug and trace apply to crisp's crates only, because libraries
+/// log every frame and handshake.
 fn filter(level: &str) -> String {
     match level.to_ascii_lowercase().as_str() {
         verbose @ ("debug" | "trace") => {

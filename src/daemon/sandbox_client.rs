@@ -1,7 +1,9 @@
-//! The runtime's interface to a pod's sandbox: the process, or later the virtual machine, that holds the pod's containers.
+//! The runtime's interface to a pod's sandbox: the process, or later the virtual machine, that
+//! holds the pod's containers.
 //!
-//! `runtime` reaches a sandbox through [`SandboxClient`] alone. Each kind of sandbox is one variant; the compiler lists what
-//! a new kind must answer. Today the only kind is a shim process on the host ([`crate::shim`]).
+//! `runtime` reaches a sandbox through [`SandboxClient`] alone. Each kind of sandbox is a variant;
+//! the compiler lists what a new kind must implement. The only kind today is a shim process on the
+//! host ([`crate::shim`]).
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -34,17 +36,17 @@ impl SandboxClient {
         ShimClient::connect(&dir.join("shim.sock"), events).await.map(Self::Shim)
     }
 
-    /// The process of the sandbox, unless it is known to be gone.
+    /// Returns the process of the sandbox, unless it is known to have exited.
     pub(crate) fn pid(dir: &Path) -> Option<u32> {
         pid_file::pid(dir)
     }
 
-    /// Whether the process of the sandbox is known to run.
+    /// Returns whether the process of the sandbox is known to run.
     pub(crate) fn is_alive(dir: &Path) -> bool {
         pid_file::is_alive(dir)
     }
 
-    /// Kills the process of the sandbox, whether it answers or not, and waits for its end. Blocks.
+    /// Kills the process of the sandbox and waits for its exit. Blocks.
     pub(crate) fn kill(dir: &Path) {
         pid_file::end(dir);
     }
@@ -77,19 +79,20 @@ impl SandboxClient {
         self.notify(Request::Start { container }, &[]).await
     }
 
-    /// Sends a signal to the container's first process. No error when that has exited.
+    /// Sends a signal to the container's first process. Succeeds if the process has exited.
     pub(crate) async fn signal_container(&self, container: ContainerId, signal: Signal) -> Result<(), SandboxError> {
         self.notify(Request::Signal { container, signal: signal.number() }, &[]).await
     }
 
-    /// Whether it opens logs and makes the sources of mounts; else the daemon does.
+    /// Returns whether the sandbox opens logs and creates mount sources; otherwise the daemon does.
     pub(crate) fn opens_paths(&self) -> bool {
         match self {
             Self::Shim(shim) => shim.opens_paths(),
         }
     }
 
-    /// Continues the container's log in another file, by its path or, where it opens none, with the open file.
+    /// Continues the container's log in another file, by its path, or with the open file for a
+    /// sandbox that does not open logs.
     pub(crate) async fn reopen_log(
         &self,
         container: ContainerId,
@@ -104,7 +107,7 @@ impl SandboxClient {
         self.notify(Request::RemoveContainer { container }, &[]).await
     }
 
-    /// The state of every container in the sandbox.
+    /// Returns the state of every container in the sandbox.
     pub(crate) async fn state(&self) -> Result<Vec<ContainerReport>, SandboxError> {
         match self.call(Request::State, &[]).await? {
             Response::State { containers, .. } => Ok(containers),
@@ -117,7 +120,8 @@ impl SandboxClient {
         self.notify(Request::Shutdown, &[]).await
     }
 
-    /// Reserves a number for an exec, and returns its exit code to come. An error there means that the sandbox is gone.
+    /// Reserves a number for an exec, and returns a receiver of its exit code. An error there means
+    /// that the sandbox has ended.
     pub(crate) fn expect_exec(&self) -> (u64, oneshot::Receiver<i32>) {
         match self {
             Self::Shim(shim) => shim.expect_exec(),
@@ -130,7 +134,8 @@ impl SandboxClient {
         }
     }
 
-    /// Executes a command that ends with the daemon. `stdio` has the descriptors that the request names, in order.
+    /// Executes a command that ends with the daemon. `stdio` has the descriptors that the request
+    /// names, in order.
     pub(crate) async fn exec(&self, request: ExecRequest, stdio: &[BorrowedFd<'_>]) -> Result<(), SandboxError> {
         match self.call(Request::Exec(request), stdio).await? {
             Response::ExecStarted { .. } => Ok(()),

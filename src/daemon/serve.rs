@@ -1,4 +1,4 @@
-//! From settings to a running daemon, and to its end.
+//! Runs the daemon.
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdListener;
@@ -31,16 +31,18 @@ use crate::socket::{self, Socket, SocketError};
 use crate::stream_server::{BindError, StreamServer};
 use crate::{config_watch, metrics, stream_server, watchdog};
 
-/// How long requests may take to end once the daemon was told to stop.
+/// The time for running requests to end after SIGTERM.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
-/// Blocks of memory as large as those that hold what comes from a registry, and hardly any others, in bytes.
+/// Blocks of this size are returned to the kernel when freed, in bytes: the size of the buffers for
+/// downloads.
 const LARGE: i32 = 256 << 10;
-/// As many as there are threads that always run: those for short work come and go.
+/// One malloc arena for each permanent thread.
 const POOLS: i32 = 2;
-/// The pause after a connection could not be accepted, as when descriptors run out.
+/// The pause after a connection could not be accepted, for example because all descriptors are in
+/// use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The daemon could not begin, or not go on.
+/// The daemon could not start, or not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(
@@ -74,7 +76,7 @@ pub enum ServeError {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Serves until the process is told to end by SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT.
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
     ORDINARY.start().and_then(|()| STOP.start()).map_err(ServeError::Threads)?;
     if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
@@ -82,15 +84,15 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // Layers that come over the network keep a thread for as long as that takes: as many as may ever be configured,
-        // and some for the names of registries. All other work that blocks is done by `sync::threads`.
+        // A thread per layer download: the maximum that can be configured, and some for name
+        // resolution. All other blocking work runs in `sync::threads`.
         .max_blocking_threads(16 + DOWNLOADS_MAX)
         .thread_keep_alive(Duration::from_secs(2))
         .enable_all()
         .build()
         .map_err(ServeError::Threads)?;
     let outcome = threads.block_on(run(config, level, spans));
-    // What still runs is safe to leave: the next daemon goes on from the records.
+    // Running work may be interrupted: the next daemon continues from the records.
     threads.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
@@ -144,14 +146,14 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     answered
 }
 
-/// The image store below a root directory.
+/// Returns the image store's directory below a root directory.
 pub fn images_dir(root: &Path) -> PathBuf {
     root.join("images")
 }
 
-/// Makes sure that this daemon is the only one in its state directory, for as long as the lock is held.
+/// Locks the state directory, so that only one daemon uses it while the lock is held.
 fn lock_directories(config: &Config) -> Result<ProcessLock, ServeError> {
-    // The socket's directory has to let its group through; anything else of ours is for root alone.
+    // The group needs access to the socket's directory; all other directories are for root alone.
     let shared = config.listen.parent() == Some(&config.state);
     socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
     process_lock::lock(&config.state.join("lock")).map_err(|source| match source.kind() {
@@ -160,7 +162,7 @@ fn lock_directories(config: &Config) -> Result<ProcessLock, ServeError> {
     })
 }
 
-/// What requests are answered by.
+/// The gRPC services.
 struct Apis {
     runtime: Arc<Runtime>,
     registries: Arc<RegistryReloader>,
@@ -168,7 +170,7 @@ struct Apis {
     streaming: Arc<StreamServer>,
 }
 
-/// Answers requests until a signal comes, then lets the running ones end.
+/// Serves requests until a signal arrives, then lets the running ones end.
 async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
     let Apis { runtime, registries, trace, streaming } = apis;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
@@ -203,10 +205,10 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
         _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
     }
     notify(NotifyState::Stopping);
-    // Those who follow events, or watch over this daemon, would never be done.
+    // Ends the streams of events and health watches, which do not end by themselves.
     runtime.events().close();
     serving.end();
-    // Fails only when the server is gone already, which is what is wanted.
+    // Fails only if the server has ended already.
     stop.send(()).ok();
     match tokio::time::timeout(LAST_REQUESTS, server).await {
         Ok(ended) => Ok(ended?),
@@ -217,7 +219,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     }
 }
 
-/// Tells the service manager, and whoever reads stdout, that requests are answered from now on.
+/// Notifies systemd, and prints to stdout, that requests are served.
 fn notify_ready(listen: &Path) {
     notify(NotifyState::Ready);
     tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");

@@ -1,7 +1,8 @@
-//! The socket that clients talk to.
+//! The Unix socket of the daemon.
 //!
-//! Whoever can write to it is root on the node, so at no moment is it open to more than was configured: the file is
-//! born for the owner alone, gets its group and mode next, and only then takes connections.
+//! Access to it equals root on the node, so its permissions are never wider than configured: the
+//! file is created for the owner alone, then gets its group and mode, and only then accepts
+//! connections.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -18,7 +19,7 @@ use safe_fs::process_lock;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// The socket cannot be had.
+/// A socket that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error("another daemon is listening on {}", .0.display())]
@@ -33,21 +34,22 @@ fn failed<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E
     move |source| SocketError::Io { doing, path: path.to_owned(), source: source.into() }
 }
 
-/// A listening socket; its file goes when it does.
+/// A listening socket; its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
-    /// Device and number of the file, to know it from one that came later.
+    /// Device and inode of the file, to recognise a file that replaced it.
     file: (u64, u64),
 }
 
 impl Socket {
-    /// Listens on `path`. A file left by a daemon that is gone is replaced; a living daemon is not disturbed.
+    /// Listens on `path`. Replaces the stale socket of an exited daemon; refuses the socket of a
+    /// running one.
     pub(crate) fn bind(path: &Path, mode: u32, group: Option<u32>) -> Result<(Self, UnixListener), SocketError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
-        // The group needs a way to the socket, but nobody needs to see what else is there.
+        // The group needs access to the socket, but not to the list of files.
         make_dir(dir, 0o711)?;
-        // Two daemons that find the same stale file must not take over from each other.
+        // Two daemons that find the same stale file must not replace each other's.
         let mut turn = path.as_os_str().to_owned();
         turn.push(".lock");
         let turn = PathBuf::from(turn);
@@ -57,7 +59,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(failed("creating a socket for", path))?;
-        // The file takes over the mode of the socket it is bound to.
+        // The file gets the mode of the socket that is bound to it.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("restricting the socket for", path))?;
         let address = SocketAddrUnix::new(path).map_err(failed("using as a socket address", path))?;
         rustix::net::bind(&socket, &address).map_err(failed("binding", path))?;
@@ -85,7 +87,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((meta.dev(), meta.ino()))
 }
 
-/// Removes the socket of a daemon that is gone.
+/// Removes the socket of an exited daemon.
 fn clear_stale(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -103,13 +105,14 @@ fn clear_stale(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Whether the process that listens was killed: while a thread of it waits in the kernel, its sockets stay open.
+/// Returns whether the listening process was killed: its sockets stay open while one of its threads
+/// is blocked in the kernel.
 fn is_of_killed(listener: &UnixStream) -> bool {
     let listens = rustix::net::sockopt::socket_peercred(listener);
     listens.is_ok_and(|process| process_lock::is_killed(process.pid.as_raw_nonzero().get()))
 }
 
-/// Makes a directory, and those above it, where it is missing; one that exists is left as it is.
+/// Creates a missing directory and its parents; an existing one is not changed.
 pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<(), SocketError> {
     if let Some(above) = dir.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(above).map_err(failed("creating", above))?;
@@ -120,9 +123,9 @@ pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<(), SocketError> {
     }
 }
 
-/// Locks the file `path`, which stays; the lock goes with what is returned.
+/// Locks the file `path`; the lock is released with the result, the file remains.
 ///
-/// For the owner alone: whoever can open a file can lock it, and keep a daemon from starting.
+/// Its mode is 0600: any process that can open a file can lock it, and keep a daemon from starting.
 pub(crate) fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
     let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     rustix::fs::flock(&file, operation)?;

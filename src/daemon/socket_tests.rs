@@ -25,7 +25,7 @@ fn a_socket_has_the_mode_asked_for_and_goes_with_its_owner() {
 
 #[test]
 fn the_file_is_born_for_the_owner_alone() {
-    // What `bind` counts on: the kernel gives the file the mode of the socket, whatever the umask allows.
+    // `bind` depends on it: the file gets the mode of the socket, with any umask.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();

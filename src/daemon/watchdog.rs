@@ -1,4 +1,4 @@
-//! Keeping systemd's watchdog quiet for as long as this daemon is good for something.
+//! Notifies systemd's watchdog while the daemon works.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::runtime::Runtime;
 
-/// Feeds the watchdog, if there is one, until what is returned is dropped.
+/// Starts to notify the watchdog, if there is one, until the result is dropped.
 pub(crate) fn notify_watchdog(runtime: &Arc<Runtime>) -> Option<WatchdogTask> {
     let limit = sd_notify::watchdog_enabled()?;
     tracing::debug!(?limit, "the systemd watchdog is active");
@@ -25,7 +25,7 @@ impl Drop for WatchdogTask {
     }
 }
 
-/// A daemon whose threads are all stuck, or whose books nobody can look into, feeds nobody.
+/// Skips the notification if all threads are blocked or the records cannot be locked.
 async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
     loop {
         let books = Arc::clone(&runtime);

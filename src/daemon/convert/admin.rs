@@ -1,4 +1,4 @@
-//! What an operator asks for, beside CRI.
+//! Requests of crisp.admin.v1.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cri_api::admin;
 
 use super::{FieldPath, InvalidField};
 
-/// The archive to import, and the name for its only image.
+/// A request to import an archive, with the tag of its only image.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) path: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) fn import(request: admin::ImportRequest) -> Result<Import, InvalidFie
     Ok(Import { path, name: Some(name).filter(|name| !name.is_empty()) })
 }
 
-/// The images to export, and how.
+/// A request to export images.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Export {
     pub(crate) names: Vec<String>,
@@ -44,7 +44,7 @@ pub(crate) fn progress_to_wire(progress: Progress) -> admin::ImportProgress {
     admin::ImportProgress { bytes, total, layers, ..admin::ImportProgress::default() }
 }
 
-/// The last message of an import.
+/// Returns the last message of an import.
 pub(crate) fn imported_to_wire(progress: Progress, images: &[Arc<Image>]) -> admin::ImportProgress {
     let images = images.iter().map(|image| to_wire(image)).collect();
     admin::ImportProgress { images, done: true, ..progress_to_wire(progress) }

@@ -9,22 +9,22 @@ use oci::pod_resources_json;
 
 use super::{FieldPath, InvalidField, Warnings, image, mount, pod, pod_resources, resources, security, signal};
 
-/// What CreateContainer asks for.
+/// A CreateContainer request.
 #[derive(Debug)]
 pub(crate) struct Create {
     pub(crate) pod: String,
     pub(crate) spec: ContainerSpec,
-    /// Of the pod's configuration, which a client may repeat.
+    /// The parts of the repeated pod configuration that are used, if the client sent it.
     pub(crate) repeated: Option<RepeatedPod>,
     pub(crate) warnings: Warnings,
 }
 
-/// What ExecSync asks for.
+/// An ExecSync request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Exec {
     pub(crate) container: String,
     pub(crate) command: Vec<String>,
-    /// None: as long as it takes.
+    /// `None`: unlimited.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -44,12 +44,12 @@ fn repeated_pod(config: v1::PodSandboxConfig) -> Result<RepeatedPod, InvalidFiel
     Ok(RepeatedPod { meta: spec.meta, privileged: spec.security.privileged })
 }
 
-/// An id, or the beginning of one: whose it is, is for the runtime to find out.
+/// Returns an ID or ID prefix; the runtime resolves it.
 pub(crate) fn id(field: &str, text: String) -> Result<String, InvalidField> {
     FieldPath::top(field).filled(text)
 }
 
-/// The container to stop and its time to do so.
+/// Returns the container and its grace period.
 pub(crate) fn stop(asked: v1::StopContainerRequest) -> Result<(String, Duration), InvalidField> {
     let v1::StopContainerRequest { container_id, timeout } = asked;
     Ok((id("container_id", container_id)?, seconds("timeout", timeout)?))
@@ -65,7 +65,7 @@ pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, InvalidField> {
     })
 }
 
-/// What to run, which has to be something.
+/// Returns the command, which must not be empty.
 pub(super) fn command(cmd: Vec<String>) -> Result<Vec<String>, InvalidField> {
     let at = FieldPath::top("cmd");
     if cmd.first().is_none_or(String::is_empty) {
@@ -162,7 +162,7 @@ fn env(at: FieldPath<'_>, pair: v1::KeyValue) -> Result<(String, String), Invali
     if key.contains('=') {
         return Err(at.at("key").invalid(format_args!("{key:?} must not contain \"=\"")));
     }
-    // The value may be a secret: it must not show in the error.
+    // The value may be a secret, so the error does not contain it.
     let value = String::from_utf8(value).map_err(|_| at.at("value").unsupported("must be UTF-8"))?;
     Ok((key, at.at("value").text(value)?))
 }

@@ -1,4 +1,4 @@
-//! Events, and all containers of a pod at once.
+//! Container events.
 
 use cri_api::v1;
 

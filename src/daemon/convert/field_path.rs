@@ -1,10 +1,10 @@
-//! Where in a request a value stands, and what is wrong with it.
+//! Paths of fields in requests, and the errors about their values.
 
 use std::fmt::{self, Display};
 
 use model::{ErrorClass, ErrorKind};
 
-/// A request that cannot be granted as it is, with the path of the field to blame.
+/// An invalid or unsupported value, with the path of its field.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidField {
     #[error("{field}: {problem}")]
@@ -22,7 +22,7 @@ impl ErrorClass for InvalidField {
     }
 }
 
-/// The path of a field, such as `config.linux.resources`; made into text only when it is needed.
+/// The path of a field, such as `config.linux.resources`; formatted only for an error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FieldPath<'a> {
     above: Option<&'a FieldPath<'a>>,
@@ -31,17 +31,17 @@ pub(crate) struct FieldPath<'a> {
 }
 
 impl<'a> FieldPath<'a> {
-    /// A field of the request itself.
+    /// Returns the path of a field of the request itself.
     pub(crate) const fn top(name: &'a str) -> Self {
         Self { above: None, name, index: None }
     }
 
-    /// The field `name` of this message.
+    /// Returns the path of the field `name` of this message.
     pub(crate) const fn at<'b>(&'b self, name: &'b str) -> FieldPath<'b> {
         FieldPath { above: Some(self), name, index: None }
     }
 
-    /// The entry `index` of this list.
+    /// Returns the path of the entry `index` of this list.
     pub(crate) const fn entry(self, index: usize) -> FieldPath<'a> {
         FieldPath { index: Some(index), ..self }
     }
@@ -54,22 +54,22 @@ impl<'a> FieldPath<'a> {
         InvalidField::Unsupported { field: self.to_string(), problem: problem.to_string() }
     }
 
-    /// The message in `value`; a request without it is refused.
+    /// Returns the message in `value`; refuses a request without it.
     pub(crate) fn required<T>(&self, value: Option<T>) -> Result<T, InvalidField> {
         value.ok_or_else(|| self.invalid("missing"))
     }
 
-    /// A text that must not be empty.
+    /// Refuses an empty text.
     pub(crate) fn filled(&self, text: String) -> Result<String, InvalidField> {
         if text.is_empty() { Err(self.invalid("empty")) } else { self.text(text) }
     }
 
-    /// A text that the kernel can take: without a zero byte.
+    /// Refuses a text with a zero byte, which system calls cannot take.
     pub(crate) fn text(&self, text: String) -> Result<String, InvalidField> {
         if text.contains('\0') { Err(self.invalid("contains a zero byte")) } else { Ok(text) }
     }
 
-    /// A path from the root.
+    /// Refuses a relative path.
     pub(crate) fn absolute(&self, path: String) -> Result<String, InvalidField> {
         if path.is_empty() {
             Err(self.invalid("empty"))
@@ -80,12 +80,13 @@ impl<'a> FieldPath<'a> {
         }
     }
 
-    /// An enum value that this version of the wire knows.
+    /// Refuses an unknown enum value.
     pub(crate) fn known<T: TryFrom<i32>>(&self, value: i32) -> Result<T, InvalidField> {
         T::try_from(value).map_err(|_| self.invalid(format_args!("{value} is not a known value")))
     }
 
-    /// A user or group id. The largest number is no id: system calls take it for "none".
+    /// Returns a user or group ID. System calls take the largest number as "none", so it is
+    /// refused.
     pub(crate) fn id(&self, value: i64) -> Result<u32, InvalidField> {
         match u32::try_from(value) {
             Ok(id) if id != u32::MAX => Ok(id),
@@ -93,7 +94,7 @@ impl<'a> FieldPath<'a> {
         }
     }
 
-    /// Refuses a section that is not for Linux.
+    /// Refuses a section for Windows.
     pub(crate) fn absent<T>(&self, windows: Option<T>) -> Result<(), InvalidField> {
         match windows {
             Some(_) => Err(self.invalid("Windows settings are not supported on a Linux node")),

@@ -1,4 +1,4 @@
-//! Which pods and containers a list is to have.
+//! Filters of lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cri_api::v1;
 use super::{FieldPath, InvalidField, status};
 use crate::store::{ContainerRecord, PodRecord};
 
-/// All conditions that are set must hold.
+/// A filter of pods: all conditions that are set must hold.
 #[derive(Debug)]
 pub(crate) struct PodFilter {
     id: String,
@@ -16,7 +16,7 @@ pub(crate) struct PodFilter {
     labels: BTreeMap<String, String>,
 }
 
-/// All conditions that are set must hold.
+/// A filter of containers: all conditions that are set must hold.
 #[derive(Debug)]
 pub(crate) struct ContainerFilter {
     id: String,
@@ -39,7 +39,7 @@ pub(crate) fn containers(asked: Option<v1::ContainerFilter>) -> Result<Container
     Ok(ContainerFilter { id, pod, state, labels })
 }
 
-/// Stats are for what is alive, so no filter of theirs asks for a state.
+/// Filters of stats have no state: stats exist for what is running.
 pub(crate) fn pod_stats(asked: Option<v1::PodSandboxStatsFilter>) -> PodFilter {
     let v1::PodSandboxStatsFilter { id, label_selector: labels } = asked.unwrap_or_default();
     PodFilter { id, state: None, labels }
@@ -77,7 +77,7 @@ impl ContainerFilter {
     }
 }
 
-/// Which ids are let through.
+/// The IDs that a filter matches.
 #[derive(Debug, PartialEq, Eq)]
 enum IdFilter<'a> {
     Any,
@@ -93,7 +93,7 @@ impl IdFilter<'_> {
     }
 }
 
-/// The id that `text` names in full or by its beginning; none where none, or more than one, begins like that.
+/// Returns the only ID that starts with `text`; `None` if there are none or several.
 fn normalize_id<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<IdFilter<'a>> {
     if text.is_empty() {
         return Some(IdFilter::Any);
@@ -108,7 +108,7 @@ fn normalize_id<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<Id
     found.map(IdFilter::One)
 }
 
-/// Every pair of `selector` is among `labels`.
+/// Returns true if `labels` has every pair of `selector`.
 fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
     selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -1,17 +1,20 @@
-//! Between the wire and the model: the only place, with `grpc`, that knows wire types.
+//! Converts between wire types and the model: with `grpc` the only place that uses wire types.
 //!
-//! Inwards every message is taken apart field by field, without `..`, so that a field added to the wire does not
-//! compile until someone decides about it. A field is honoured (it is in the model), refused with a `InvalidField` that
-//! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
+//! Every message of a request is destructured without `..`, so that a new field does not compile
+//! until it is handled. A field is stored in the model, refused with an `InvalidField` that has
+//! its path, or, where CRI allows a runtime to ignore it, reported as a warning that the handler
+//! logs:
 //!
-//! - `sandbox_config` of CreateContainer: checked, and its metadata compared; it tells whether the pod is privileged by now. The
-//!   rest, `pod_resources` too, was said when the pod was made, and does not change it
+//! - `sandbox_config` of CreateContainer: checked; only its metadata and `privileged` are used. The
+//!   rest, also `pod_resources`, was set by RunPodSandbox and does not change the pod
 //! - `image.image_ref`, set by runtimes only: ignored
-//! - `sandbox_config` of PullImage: its metadata names the pod in the log; the rest has no effect, as images are the same for
-//!   all pods
-//! - `annotations` and `user_specified_image` of an image: kept with a container; they say nothing about which image it is
+//! - `sandbox_config` of PullImage: its metadata names the pod in the log; the rest has no effect,
+//!   because images are shared by all pods
+//! - `annotations` and `user_specified_image` of an image: stored with a container; they do not
+//!   select the image
 //!
-//! Refused as not supported yet: environment values that are not UTF-8. All Windows sections are refused as invalid.
+//! Environment values that are not UTF-8 are refused as unsupported, all Windows sections as
+//! invalid.
 
 pub mod admin;
 pub(crate) mod bandwidth;
@@ -36,5 +39,5 @@ pub(crate) mod tests;
 
 pub(crate) use field_path::{FieldPath, InvalidField};
 
-/// Wishes that were understood but are not fulfilled, for the log.
+/// Fields that are understood but ignored, for the log.
 pub(crate) type Warnings = Vec<String>;

@@ -52,7 +52,7 @@ pub(super) fn mount(at: FieldPath<'_>, asked: v1::Mount, warnings: &mut Warnings
     })
 }
 
-/// A host path or an image, never both.
+/// Returns the source: a host path or an image, never both.
 fn source(
     at: FieldPath<'_>,
     host_path: String,
@@ -71,15 +71,16 @@ fn source(
             let image = image::name(at.at("image"), spec, warnings)?;
             Ok(MountSource::Image { image, sub_path: sub.text(sub_path)? })
         }
-        // Kubelets send the sub path of any other volume here too, once a pod mounts an image. It is in `host_path` already.
+        // Once a pod mounts an image, kubelets also send the sub path of all other volumes here;
+        // their `host_path` contains it already.
         None => Ok(MountSource::Host(PathBuf::from(at.at("host_path").absolute(host_path)?))),
     }
 }
 
-/// What takes rights from a volume, which is what Kubernetes asks for, and how its files are marked as read. What other fields
-/// say is not said here too, and nothing gives back a right that the source does not give.
+/// The supported options: those that Kubernetes uses, which remove rights from a mount or set how
+/// access times are updated. Options that duplicate other fields or add rights are refused.
 const OPTIONS: [&str; 7] = ["noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "strictatime"];
-/// Of these a mount has one.
+/// A mount has at most one of these.
 const ATIME: [&str; 3] = ["noatime", "relatime", "strictatime"];
 
 fn options(at: FieldPath<'_>, asked: Vec<String>) -> Result<Vec<String>, InvalidField> {
@@ -125,7 +126,7 @@ pub(super) fn cdi_device(at: FieldPath<'_>, v1::CdiDevice { name }: v1::CdiDevic
     Ok(name)
 }
 
-/// `mounted` has the id of each image, by the name it was asked for.
+/// `mounted` has the ID of each image by the name in the request.
 pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -> v1::Mount {
     let Mount {
         container_path,

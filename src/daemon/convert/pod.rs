@@ -11,12 +11,12 @@ use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 use super::pod_resources::annotation;
 use super::{FieldPath, InvalidField, Warnings, bandwidth, pod_resources, resources, security};
 
-/// The kernel's room for a host name.
+/// The kernel's maximum length of a host name.
 const HOSTNAME_MAX: usize = 64;
 
-/// The pod that RunPodSandbox asks for.
+/// Converts a RunPodSandbox request.
 ///
-/// Its resources may also be announced by the annotation `by`.
+/// The annotation `by` may declare the pod's resources instead of the field.
 pub(crate) fn run(
     asked: v1::RunPodSandboxRequest,
     by: Option<&QualifiedName>,
@@ -69,7 +69,7 @@ pub(super) fn spec(
         bandwidth: bandwidth::of_annotations(at, &annotations)?,
         annotations,
         cgroup_parent: cgroup_path(above.at("cgroup_parent"), &cgroup_parent)?,
-        // Which of them a pod may set depends on its namespaces: the runtime decides.
+        // The runtime checks sysctls, because the allowed ones depend on the pod's namespaces.
         sysctls,
         overhead: resources::pod_limits(above.at("overhead"), overhead)?,
         resources: resources::pod_limits(above.at("resources"), resources)?,
@@ -109,7 +109,7 @@ fn log_dir(at: FieldPath<'_>, dir: String) -> Result<Option<PathBuf>, InvalidFie
     Ok(Some(PathBuf::from(at.absolute(dir)?)))
 }
 
-/// The words go into a file, one line each kind: a word with a blank or a line break would be more than itself.
+/// The values become lines of resolv.conf, where a blank or line break would start another value.
 fn resolver(at: FieldPath<'_>, dns: v1::DnsConfig) -> Result<Dns, InvalidField> {
     let v1::DnsConfig { servers, searches, options } = dns;
     let words = |name, list: Vec<String>| -> Result<Vec<String>, InvalidField> {

@@ -1,4 +1,4 @@
-//! Limits: as asked, and as the kernel has them.
+//! Limits: as requested, and as the kernel has them.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use model::{ContainerUpdate, PodUpdate};
 
 use super::{FieldPath, InvalidField, Warnings, pod_resources};
 
-/// Limits of a request: 0, "" and absent mean "not asked".
+/// Converts limits; 0, "" and absent mean "not requested".
 ///
-/// `oom_score_adj` cannot say that, as 0 is a score like any other: whoever sends limits sends a score.
+/// `oom_score_adj` is always requested, because 0 is a valid score.
 pub(super) fn limits(
     at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerResources>,
@@ -68,11 +68,12 @@ pub(super) fn limits(
     })
 }
 
-/// A change of the limits of something that runs.
+/// Converts the limits of UpdateContainerResources.
 ///
-/// Two fields of a repeated request must not do harm. The CPU manager of the kubelet sends nothing but a cpuset, so an
-/// OOM score of 0, which the kubelet never wants for a container, is "not asked". And its resizes forbid huge pages of
-/// every size, also to a container that was given some, so a limit of 0 is none.
+/// Two fields of repeated requests are ignored. The CPU manager of the kubelet sends only a cpuset,
+/// so an OOM score of 0, which the kubelet never sets for a container, means "not requested".
+/// Resizes of the kubelet set huge page limits of 0 for every size, also for containers that have
+/// some, so 0 means "not requested".
 pub(super) fn change(
     at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerResources>,
@@ -83,7 +84,7 @@ pub(super) fn change(
     Ok(patch)
 }
 
-/// The container to change, and how.
+/// Returns the container and the change.
 pub(crate) fn update(
     asked: v1::UpdateContainerResourcesRequest,
 ) -> Result<(String, ContainerUpdate, Warnings), InvalidField> {
@@ -101,7 +102,7 @@ pub(crate) fn update(
     Ok((super::container::id("container_id", container_id)?, update, warnings))
 }
 
-/// The pod to change, and how.
+/// Returns the pod and the change.
 pub(crate) fn update_pod(
     asked: v1::UpdatePodSandboxResourcesRequest,
 ) -> Result<(String, PodUpdate, Warnings), InvalidField> {
@@ -120,11 +121,12 @@ pub(crate) fn update_pod(
     Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }
 
-/// A pod's limits are for a cgroup, and a cgroup has no OOM score. The kubelet reads them from its own cgroup, where "no
-/// limit" of memory is the largest number of whole pages.
+/// Converts the limits of a pod. They apply to a cgroup, so there is no OOM score. The kubelet
+/// reads the current limits from its own cgroup, where "unlimited" memory is the largest multiple
+/// of the page size.
 ///
-/// It also takes the overhead off first, also where there is no limit, so any negative number is none, and what is left of
-/// a quota may be less than the kernel takes.
+/// It subtracts the overhead, also from "unlimited", so any negative number means unlimited, and a
+/// quota may be below the kernel's minimum.
 pub(super) fn pod_limits(
     at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerResources>,
@@ -152,9 +154,9 @@ pub(super) fn pod_limits(
     })
 }
 
-/// In microseconds: the least that the kernel takes.
+/// The kernel's minimum, in microseconds.
 const QUOTA_MIN: i64 = 1000;
-/// No machine has as much memory; how much the kernel says exactly depends on its page size.
+/// A value above that of any machine; the kernel's "unlimited" depends on its page size.
 const NO_LIMIT: u64 = 1 << 62;
 
 fn refuse(at: FieldPath<'_>, name: &str, problem: &InvalidLimits) -> InvalidField {
@@ -174,9 +176,10 @@ fn set(at: FieldPath<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, Inva
     if text.is_empty() { Ok(None) } else { CpuSet::new(text).map(Some).map_err(|e| refuse(at, name, &e)) }
 }
 
-/// What a status shows: the kernel's values, but each as it was asked for where it is what the asking turns into.
+/// Returns the limits for a status: the kernel's values; a requested value replaces the kernel's
+/// where the kernel derives the one from the other.
 ///
-/// None where there is no CPU controller: the kubelet takes a set with a gap for "as before", so it is all or nothing.
+/// `None` without a CPU controller: the kubelet treats a missing value as "unchanged".
 pub(super) fn limits_to_wire(asked: &LimitsPatch, now: &CurrentLimits) -> Option<v1::ContainerResources> {
     let ObservedLimits {
         cpu_quota,
@@ -214,13 +217,14 @@ pub(super) fn limits_to_wire(asked: &LimitsPatch, now: &CurrentLimits) -> Option
             .map(|(size, Bytes(limit))| v1::HugepageLimit { page_size: size.as_str().to_owned(), limit: *limit })
             .collect(),
         unified: unified_shown(asked, now),
-        // Without a limit of its own it has the one of memory.
+        // Without a swap limit the kernel applies the memory limit.
         memory_swap_limit_in_bytes: memory_shown(asked.memory_swap.or(asked.memory), *memory_swap),
     };
     Some(v1::ContainerResources { linux: Some(linux), windows: None })
 }
 
-/// The asked shares where they make this weight, else the least that do: many shares make one weight.
+/// Returns the requested shares if they result in this weight, else the smallest that do: several
+/// shares have the same weight.
 pub(super) fn shares_of(weight: CpuWeight, asked: Option<CpuShares>) -> i64 {
     let makes = |shares: CpuShares| cgroup::weight(shares).cmp(&weight.get());
     if let Some(asked) = asked.filter(|shares| makes(*shares).is_eq()) {
@@ -237,7 +241,7 @@ pub(super) fn shares_of(weight: CpuWeight, asked: Option<CpuShares>) -> i64 {
     low
 }
 
-/// The kernel counts in pages: a limit that is not a whole number of them is rounded down.
+/// The kernel rounds limits down to whole pages.
 fn memory_shown(asked: Option<MemoryLimit>, now: Option<Bytes>) -> i64 {
     let asked = asked.and_then(MemoryLimit::bytes);
     match (asked, now) {
@@ -252,7 +256,7 @@ fn in_pages(bytes: u64) -> u64 {
     bytes - bytes % page
 }
 
-/// Each file as it was asked for, or as somebody else left it.
+/// Returns each raw file with the requested value, or with the value that another process wrote.
 fn unified_shown(asked: &LimitsPatch, now: &CurrentLimits) -> BTreeMap<String, String> {
     let found = |file: &str| now.drift.iter().find(|drift| drift.knob.file() == file);
     let shown = asked.unified.iter().filter_map(|(key, value)| match found(key.as_str()) {
@@ -262,8 +266,8 @@ fn unified_shown(asked: &LimitsPatch, now: &CurrentLimits) -> BTreeMap<String, S
     shown.collect()
 }
 
-/// Without a set of its own a container has that of the cgroup above: it is not the container's, and on v1 the kernel shows it all
-/// the same.
+/// A container without a cpuset uses that of the parent cgroup. It is not the container's own
+/// limit, although cgroup v1 shows it there.
 fn set_shown(asked: Option<&CpuSet>, now: Option<&CpuSet>) -> String {
     match (asked, now) {
         (Some(asked), Some(now)) if asked == now => asked.as_str().to_owned(),
@@ -272,7 +276,7 @@ fn set_shown(asked: Option<&CpuSet>, now: Option<&CpuSet>) -> String {
     }
 }
 
-/// CRI's numbers are signed; what does not fit is as good as no limit.
+/// CRI's numbers are signed; a value above their range is unlimited.
 fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! Signals: CRI numbers them by name, the kernel otherwise.
+//! Signals. CRI's numbers differ from the kernel's.
 
 use cri_api::v1;
 use model::Signal;
 
 use super::{FieldPath, InvalidField};
 
-/// None where the choice is left to the runtime.
+/// `None`: the runtime chooses.
 pub(super) fn signal(at: FieldPath<'_>, value: i32) -> Result<Option<Signal>, InvalidField> {
     let named: v1::Signal = at.known(value)?;
     if named == v1::Signal::RuntimeDefault {
@@ -15,7 +15,7 @@ pub(super) fn signal(at: FieldPath<'_>, value: i32) -> Result<Option<Signal>, In
     Signal::parse(&name).map(Some).map_err(|unknown| at.invalid(unknown))
 }
 
-/// A signal without a name in CRI, which only an image can ask for, is shown as the default.
+/// Returns the default for a signal that CRI does not have; only an image can request it.
 pub(super) fn to_wire(signal: Signal) -> v1::Signal {
     let name = signal.to_string().replace('+', "PLUS").replace('-', "MINUS");
     v1::Signal::from_str_name(&format!("SIGNAL_{name}")).unwrap_or(v1::Signal::RuntimeDefault)

@@ -1,4 +1,4 @@
-//! What pods and containers use, as CRI tells it.
+//! Resource usage of pods and containers.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{container, pod};
 use crate::runtime::{ContainerStatsEntry, PodStatsEntry};
 use crate::store::{ContainerRecord, PodRecord};
 
-/// `writables` is where all writable layers are.
+/// `writables` is the directory of all writable layers.
 pub(crate) fn container(seen: &ContainerStatsEntry, writables: &Path) -> v1::ContainerStats {
     let ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable } } = seen;
     let Group { cpu, memory, swap, io } = group_to_wire(group.as_ref(), *nano_cores);
@@ -29,7 +29,7 @@ pub(crate) fn container(seen: &ContainerStatsEntry, writables: &Path) -> v1::Con
 
 pub(crate) fn pod(seen: &PodStatsEntry, writables: &Path) -> v1::PodSandboxStats {
     let PodStatsEntry { record, stats: PodStats { group, nano_cores, tasks, network }, containers } = seen;
-    // There is no field for the swap of a whole pod.
+    // CRI has no field for the swap of a whole pod.
     let Group { cpu, memory, swap: _, io } = group_to_wire(group.as_ref(), *nano_cores);
     v1::PodSandboxStats {
         attributes: Some(pod_attributes(record)),
@@ -63,7 +63,7 @@ fn pod_attributes(record: &PodRecord) -> v1::PodSandboxAttributes {
     }
 }
 
-/// What CRI makes of one reading of a cgroup.
+/// Converts one sample of a cgroup.
 #[derive(Default)]
 struct Group {
     cpu: Option<v1::CpuUsage>,
@@ -89,7 +89,7 @@ fn group_to_wire(group: Option<&GroupUsage>, nano_cores: Option<u64>) -> Group {
             swap_available_bytes: available.map(value),
             swap_usage_bytes: Some(value(usage)),
         }),
-        // There is nothing else in it.
+        // CRI's message has no other field.
         io: io_pressure.map(|stalls| v1::IoUsage { timestamp, psi: Some(pressure(stalls)) }),
     }
 }
@@ -125,7 +125,7 @@ fn network_to_wire(NetworkUsage { at, default, others }: &NetworkUsage) -> v1::N
 }
 
 fn interface(usage: &InterfaceUsage) -> v1::NetworkInterfaceUsage {
-    // There are no fields for the others, which metrics tell.
+    // CRI has no fields for the others; they are in the metrics.
     let InterfaceUsage {
         name,
         rx_bytes,

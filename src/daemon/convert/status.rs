@@ -1,4 +1,4 @@
-//! Pods and containers as status and lists show them.
+//! Statuses and list entries of pods and containers.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,16 +9,16 @@ use model::{AbnormalExit, ContainerState, Exit, PodState};
 use super::{container, image, mount, pod, resources, security, signal};
 use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord};
 
-/// The program ended well.
+/// The exit code was 0.
 const COMPLETED: &str = "Completed";
-/// The program ended otherwise.
+/// The exit code was not 0.
 const ERROR: &str = "Error";
 const OOM_KILLED: &str = "OOMKilled";
 /// The program could not be executed.
 const START_ERROR: &str = "StartError";
-/// The shim is gone, and the container with it.
+/// The shim exited before the container.
 const SHIM_LOST: &str = "ShimLost";
-/// The container's record, or its pod's, cannot be read.
+/// The record of the container or its pod cannot be read.
 const UNREADABLE: &str = "RecordUnreadable";
 
 pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
@@ -78,7 +78,7 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
     }
 }
 
-/// `limits` are what the kernel says now; none where the container has no cgroup any more.
+/// `limits` are the kernel's current values; `None` without a cgroup.
 pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::CurrentLimits>) -> v1::ContainerStatus {
     let ContainerRecord {
         version: _,
@@ -117,7 +117,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         started_at: started.map_or(0, nanos),
         finished_at: finished.map_or(0, nanos),
         exit_code: code,
-        // What the kubelet shows to people, which asks for it by id.
+        // The name that the kubelet shows to users; its requests contain the ID.
         image: Some(v1::ImageSpec { image: name.clone(), ..image::name_to_wire(&spec.image) }),
         image_ref: reference.clone(),
         reason: reason.to_owned(),
@@ -169,7 +169,8 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
 pub(super) fn pod_state(phase: PodState) -> v1::PodSandboxState {
     match phase {
         PodState::Ready => v1::PodSandboxState::SandboxReady,
-        // Ready would promise that it takes containers. As it is, the kubelet ends it and runs another in its place.
+        // A ready pod would have to accept containers. The kubelet stops a pod that is not ready,
+        // and creates another.
         PodState::NotReady | PodState::Unreadable => v1::PodSandboxState::SandboxNotready,
     }
 }
@@ -190,7 +191,7 @@ fn network(ips: &[IpAddr]) -> v1::PodSandboxNetworkStatus {
     }
 }
 
-/// What a phase is in the words of CRI.
+/// Returns CRI's state of a container.
 #[derive(Debug, Default)]
 struct Moment {
     started: Option<SystemTime>,
@@ -217,7 +218,7 @@ fn moment(phase: &ContainerState) -> Moment {
     }
 }
 
-/// Nanoseconds since 1970, as CRI counts time; 0 where a clock was set to before that.
+/// Returns nanoseconds since 1970; 0 for an earlier time.
 pub(crate) fn nanos(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }

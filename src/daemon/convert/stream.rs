@@ -16,7 +16,7 @@ pub(crate) fn attach(asked: v1::AttachRequest) -> Result<(String, StdioOptions),
     Ok((id("container_id", container_id)?, stdio_options(StdioOptions { stdin, stdout, stderr, tty })?))
 }
 
-/// The pod, and its ports: all of them where none is named.
+/// Returns the pod and its ports; without ports, all are allowed.
 pub(crate) fn port_forward(asked: v1::PortForwardRequest) -> Result<(String, Vec<u16>), InvalidField> {
     let v1::PortForwardRequest { pod_sandbox_id, port } = asked;
     let ports = each(FieldPath::top("port"), port, |at, port| match u16::try_from(port) {

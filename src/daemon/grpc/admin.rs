@@ -1,4 +1,4 @@
-//! crisp.admin.v1.Images: what `crisp image` asks of a running daemon.
+//! crisp.admin.v1.Images, for `crisp image`.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -21,13 +21,13 @@ use crate::convert;
 use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire};
 use crate::runtime::Runtime;
 
-/// Messages on their way to a caller; more would only be memory.
+/// Messages queued for a client.
 const WAITING: usize = 4;
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 * 1024;
-/// Exports and imports at a time: each has a thread for as long as its caller, or a pipe, takes.
+/// Concurrent exports and imports: each keeps a thread until its client or pipe is done.
 const STREAMS: usize = 4;
-/// How often a caller is told how far its work is.
+/// The interval of progress messages.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl AdminApi {
     }
 }
 
-/// Images that could not be imported, exported or pruned.
+/// An import, export or prune that failed.
 #[derive(Debug, thiserror::Error)]
 enum AdminError {
     #[error(transparent)]
@@ -69,13 +69,14 @@ impl ErrorClass for AdminError {
 type Sender<T> = mpsc::Sender<Result<T, Status>>;
 type Stream<T> = ReceiverStream<Result<T, Status>>;
 
-/// A place among those who may stream.
+/// Reserves one of the concurrent streams.
 fn place(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Status> {
     Arc::clone(streams).try_acquire_owned().map_err(|_| status::of(AdminError::TooMany))
 }
 
-/// Does long work where it may block, and streams what it sends; `place` is free again once the work has ended, whoever
-/// still listens. How it ended is logged here: for the request itself, all is done once the stream has begun.
+/// Runs work that blocks, and streams what it sends; `place` is free again when the work ends, also
+/// after a disconnect. The result is logged here, because the request itself ends when the stream
+/// starts.
 fn streamed<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     work: impl FnOnce(&Sender<T>) -> Result<(), AdminError> + Send + 'static,
@@ -95,7 +96,7 @@ fn streamed<T: Send + 'static>(
             Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "client disconnected"),
             Err(failure) => {
                 tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
-                // Gone since we looked, perhaps.
+                // The client may have disconnected meanwhile.
                 sender.send(Err(failure)).await.ok();
             }
         }
@@ -104,7 +105,7 @@ fn streamed<T: Send + 'static>(
     Ok(Response::new(ReceiverStream::new(receiver)))
 }
 
-/// How far the work is, told now and then.
+/// Limits progress messages to one per [`TELL_EVERY`].
 struct ProgressThrottle(Mutex<(Instant, Progress)>);
 
 impl ProgressThrottle {
@@ -112,7 +113,7 @@ impl ProgressThrottle {
         Self(Mutex::new((Instant::now(), Progress::default())))
     }
 
-    /// Takes note; says whether it is time to tell.
+    /// Stores the progress; returns true if it is time to send it.
     fn note(&self, progress: Progress) -> bool {
         let mut last = self.0.lock();
         last.1 = progress;
@@ -128,7 +129,7 @@ impl ProgressThrottle {
     }
 }
 
-/// Goes on as long as somebody listens.
+/// Continues while the client is connected.
 fn while_open<T>(sender: &Sender<T>) -> ControlFlow<()> {
     if sender.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
@@ -145,13 +146,13 @@ impl Images for AdminApi {
             let teller = ProgressThrottle::new();
             let watch = |progress| {
                 if teller.note(progress) {
-                    // One that is not taken in time is followed by a newer one.
+                    // A message that does not fit into the queue is followed by a newer one.
                     sender.try_send(Ok(progress_to_wire(progress))).ok();
                 }
                 while_open(sender)
             };
             let images = store.import(&path, name.as_deref(), &watch)?;
-            // Whoever hung up by now has it all the same.
+            // After a disconnect the import is still complete.
             sender.blocking_send(Ok(imported_to_wire(teller.last(), &images))).ok();
             Ok(())
         })
@@ -195,7 +196,7 @@ fn chunk(data: Vec<u8>, progress: Progress) -> Chunk {
     Chunk { data, bytes: progress.bytes, total: progress.total, done: false }
 }
 
-/// An archive on its way, cut into messages.
+/// Splits an archive into messages.
 struct ChunkWriter<'a> {
     sender: &'a Sender<Chunk>,
     teller: &'a ProgressThrottle,

@@ -1,6 +1,7 @@
-//! The deadlines that clients send along.
+//! Deadlines of requests.
 //!
-//! tonic ends a request at its deadline by itself, but calls it cancelled, which is what clients call their own doing.
+//! tonic ends a request at its deadline too, but with CANCELLED, which clients report as their own
+//! cancellation.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,10 +9,10 @@ use std::time::Duration;
 use tonic::Status;
 use tonic::codegen::http::{HeaderMap, Response};
 
-/// So much earlier than tonic we have to be: its timers count in milliseconds.
+/// The time by which this must be earlier than tonic, whose timers count in milliseconds.
 const AHEAD: Duration = Duration::from_millis(1);
 
-/// The time that a client gives its request, if it says so: at most eight digits and a unit.
+/// Returns the deadline of the request, if it has one: at most eight digits and a unit.
 pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -30,7 +31,7 @@ pub(super) fn of(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// The answer of `call`, or that it took longer than the client gave it.
+/// Returns the response of `call`, or DEADLINE_EXCEEDED.
 pub(super) async fn within<O: Default, E>(
     limit: Option<Duration>,
     call: impl Future<Output = Result<Response<O>, E>>,

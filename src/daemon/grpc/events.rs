@@ -1,4 +1,4 @@
-//! The stream of events, for as long as its client keeps up.
+//! The stream of container events; ends if its client reads too slowly.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn event_stream(Subscription { early, live }: Subscription) -> Chunks<v1::Contai
     let early = tokio_stream::iter(early).map(Ok);
     let wire = |event: Result<Arc<Event>, BroadcastStreamRecvError>| match event {
         Ok(event) => Ok(convert::event::event(&event)),
-        // The last word: a stream with a gap in it would be believed.
+        // The stream ends here: a client would rely on a stream with a gap.
         Err(BroadcastStreamRecvError::Lagged(lost)) => Err(Status::resource_exhausted(format!(
             "the client reads too slowly, {lost} events were lost: subscribe again and list pods and containers"
         ))),

@@ -1,4 +1,4 @@
-//! gRPC's own health service: whether this daemon serves, for those who probe it.
+//! The gRPC health service.
 
 use std::pin::Pin;
 
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::{AdminApi, ImageApi, RpcResult, RuntimeApi};
 
-/// Those who are there; the empty name is the daemon as a whole.
+/// The known services; the empty name is the whole daemon.
 const SERVICES: [&str; 4] = [
     "",
     <RuntimeServiceServer<RuntimeApi> as NamedService>::NAME,
@@ -24,7 +24,7 @@ const SERVICES: [&str; 4] = [
     <ImagesServer<AdminApi> as NamedService>::NAME,
 ];
 
-/// Whether requests are taken; dropped when the daemon ends, which ends everybody's watch.
+/// The serving state; dropping it ends every watch.
 #[derive(Debug)]
 pub(crate) struct HealthState(watch::Sender<ServingStatus>);
 
@@ -39,7 +39,7 @@ impl HealthState {
         (Self(sender), HealthApi { serving })
     }
 
-    /// No more requests are taken.
+    /// Reports that no more requests are accepted.
     pub(crate) fn end(self) {
         self.0.send_replace(ServingStatus::NotServing);
     }
@@ -64,7 +64,8 @@ impl Health for HealthApi {
     async fn watch(&self, request: Request<HealthCheckRequest>) -> RpcResult<Self::WatchStream> {
         let HealthCheckRequest { service } = request.into_inner();
         let known = SERVICES.contains(&service.as_str());
-        // One that is not there may come to be: the caller goes on watching, in vain here.
+        // The specification keeps the watch of an unknown service open, because it may be added
+        // later.
         let told = WatchStream::new(self.serving.clone());
         let told = told.map(move |status| if known { status } else { ServingStatus::ServiceUnknown });
         Ok(Response::new(Box::pin(told.map(|status| Ok(response(status))))))

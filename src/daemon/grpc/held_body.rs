@@ -1,4 +1,4 @@
-//! What a response holds until it has been handed over, such as its part of a budget.
+//! Values that a response holds until it was sent, such as its part of a budget.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-/// An extension of a response: dropped with its body and not before.
+/// An extension of a response that is dropped with its body.
 #[derive(Clone)]
 pub(super) struct HeldByBody {
     _held: Arc<dyn Any + Send + Sync>,
@@ -21,7 +21,7 @@ impl HeldByBody {
     }
 }
 
-/// Moves what a response holds into its body.
+/// Moves the extension of a response into its body.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HeldBodyLayer;
 

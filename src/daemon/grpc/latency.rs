@@ -1,4 +1,4 @@
-//! How long requests take, and how they end, by call.
+//! Durations and gRPC codes of requests, by RPC.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,24 +6,26 @@ use std::time::Duration;
 use sync::Mutex;
 use tonic::Code;
 
-/// Upper bounds of the classes that durations are counted in, in seconds; whatever is longer is in the last one.
+/// Upper bounds of the histogram's buckets, in seconds; longer durations are in the last bucket.
 pub(crate) const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
-/// Calls by different names that are told apart: more than there are. Anybody can ask for anything.
+/// The maximum number of names that are counted separately, more than there are RPCs: clients can
+/// request any name.
 const NAMES: usize = 100;
-/// What the others are called.
+/// The name for all others.
 const OTHER: &str = "other";
 
-/// Of all calls, since the daemon's start.
+/// All requests since the daemon's start.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(Mutex<BTreeMap<String, Latency>>);
 
-/// Of one call.
+/// The requests of one RPC.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Latency {
-    /// How many duration no longer than each of [`BOUNDS`], and longer than the one before; the last have no bound.
+    /// The number of durations per bucket of [`BOUNDS`], not cumulative; the last bucket has no
+    /// bound.
     pub(crate) classes: [u64; BOUNDS.len() + 1],
     pub(crate) sum: Duration,
-    /// How many ended with each code; those whose caller hung up are among the cancelled.
+    /// The number of requests by code; disconnected clients count as CANCELLED.
     pub(crate) codes: BTreeMap<&'static str, u64>,
 }
 
@@ -49,7 +51,7 @@ impl Latencies {
     }
 }
 
-/// As gRPC's own documents write it.
+/// Returns the name of a code as in the gRPC specification.
 fn word(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

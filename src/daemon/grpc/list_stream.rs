@@ -1,4 +1,4 @@
-//! Lists in pieces, for clients that ask for a stream.
+//! Streams of lists in several messages.
 
 use std::pin::Pin;
 
@@ -6,15 +6,16 @@ use cri_api::Message;
 use tokio_stream::Stream;
 use tonic::{Response, Status};
 
-/// A stream of such pieces.
+/// A stream of list messages.
 pub(super) type Chunks<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 
-/// Entries in one message.
+/// Maximum entries of one message.
 const COUNT: usize = 100;
-/// Bytes in one message of more than one entry. A client takes 16 MiB, but labels and annotations can be long.
+/// Maximum bytes of a message with several entries. A client accepts 16 MiB, and labels and
+/// annotations can be long.
 const BYTES: usize = 1 << 20;
 
-/// Answers `items` in pieces, none of them empty; `wrap` makes a message of a piece.
+/// Streams `items` in messages, none of them empty; `wrap` builds a message.
 pub(super) fn stream<T, R>(items: Vec<T>, wrap: fn(Vec<T>) -> R) -> Response<Chunks<R>>
 where
     T: Message + 'static,

@@ -1,4 +1,4 @@
-//! Metrics as the list and the stream both have them.
+//! Metrics of pods, shared by the list and the stream.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The two CRI services and our own for operators: each handler converts, calls the runtime, converts back.
+//! The CRI services and crisp's admin service: each handler converts, calls the runtime, converts
+//! back.
 
 mod admin;
 mod deadline;
@@ -34,12 +35,12 @@ pub(crate) use latency::{BOUNDS, Latencies, Latency};
 pub(crate) use runtime::RuntimeApi;
 pub(crate) use trace::TraceLayer;
 
-/// The longest request that is read: what the kubelet's own side allows.
+/// Maximum size of a request; the kubelet uses the same.
 pub const REQUEST_MAX: usize = 16 << 20;
 
 type RpcResult<T> = Result<Response<T>, Status>;
 
-/// Runs `work` to its end even when the caller goes away: an undo that lived in the caller's future would vanish with it.
+/// Runs `work` to its end also if the client disconnects, so that a rollback is never interrupted.
 async fn run_detached<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
 where
     T: Send + 'static,
@@ -48,7 +49,7 @@ where
     outcome(tokio::spawn(work.in_current_span())).await
 }
 
-/// What became of a task; a panic in it fails the request and nothing more.
+/// Returns the result of a task; a panic fails only its request.
 async fn outcome<T, E: ErrorClass, P>(task: impl Future<Output = Result<Result<T, E>, P>>) -> Result<T, Status> {
     match task.await {
         Ok(done) => done.map_err(status::of),
@@ -56,7 +57,7 @@ async fn outcome<T, E: ErrorClass, P>(task: impl Future<Output = Result<Result<T
     }
 }
 
-/// What `look` finds out; it may look at the disk.
+/// Runs `look` on a thread where it may block.
 async fn run_blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
     ORDINARY.run(look).await.map_err(|_| panicked())
 }
@@ -107,7 +108,7 @@ fn log_warnings(warnings: &Warnings) {
     }
 }
 
-/// The one entry that verbose answers have, for people and tools that look inside.
+/// Returns the entry `info` of a verbose response.
 fn verbose(wanted: bool, info: impl FnOnce() -> serde_json::Value) -> BTreeMap<String, String> {
     if wanted { [("info".to_owned(), info().to_string())].into() } else { BTreeMap::new() }
 }

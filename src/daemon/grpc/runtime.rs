@@ -130,8 +130,9 @@ impl RuntimeService for RuntimeApi {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose: wanted } = request.into_inner();
         let text = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
         record_pod_id(&text);
-        // A kubelet that follows events and finds a time here takes `containers_statuses` in place of its own looks, without noting which
-        // of them are of this sandbox: it would start every init container again and again. So do the peers.
+        // A kubelet with event-based PLEG that gets a timestamp here uses `containers_statuses`
+        // instead of its own lists, without their sandbox IDs, and would start each init container
+        // again and again. containerd and CRI-O send none either.
         let timestamp = if wanted { convert::status::nanos(SystemTime::now()) } else { 0 };
         let pod = self.runtime.pod(&text).map_err(status::of)?;
         Ok(Response::new(PodSandboxStatusResponse {
@@ -217,8 +218,8 @@ impl RuntimeService for RuntimeApi {
         let exec = convert::container::exec(request.into_inner()).map_err(status::of)?;
         let convert::container::Exec { container, command, timeout } = exec;
         record_container_id(&container);
-        // Not to its end: a command is killed when its caller hangs up.
-        // Boxed, since it holds the buffers that the output is read through.
+        // Not detached: a command is killed when its client disconnects. Boxed, because it contains
+        // the buffers of the output.
         let output = Box::pin(self.runtime.exec_sync(&container, command, timeout)).await.map_err(status::of)?;
         let ExecOutput { stdout, stderr, code, share } = output;
         let mut response = Response::new(ExecSyncResponse { stdout, stderr, exit_code: code });

@@ -1,4 +1,4 @@
-//! Stats as the lists and the streams both have them. Reading them takes files, so none of it is done on a thread that answers.
+//! Stats, shared by the lists and the streams. They are read from files, on threads that may block.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From an error to a gRPC status: the one place that chooses codes.
+//! Converts errors to gRPC statuses: the only place that chooses codes.
 
 use std::fmt::Display;
 
@@ -8,7 +8,8 @@ use tonic::{Code, Status};
 
 use crate::convert::request_field::WirePath;
 
-/// Returns the error's class as the code; as the message the field that it is about, if any, and its whole chain.
+/// Returns a status with the error's class as the code; the message is the field, if any, and the
+/// error chain.
 pub(super) fn of<E: ErrorClass>(error: E) -> Status {
     match error.field() {
         Some(field) => of_field(&WirePath(&field), &error),

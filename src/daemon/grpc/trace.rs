@@ -1,9 +1,10 @@
-//! One span for each request, and one line in the log at its end.
+//! One span and one log line per request.
 //!
-//! The span has the call's name; the handlers add the ids of the pod and container, or the image, it is about. Reads are logged at
-//! debug, changes at info, failures at error with the whole chain. A change that asks for something crisp does not have
-//! is a warning. What a client expects to fail now and then (a look for something that is gone, a call that does not
-//! exist yet) stays at debug. Requests and responses themselves are never logged: they carry secrets.
+//! The span has the name of the RPC; handlers add the IDs of pod and container, or the image.
+//! Successful reads are logged at debug, changes at info, failures at error with the error chain.
+//! An unsupported field is a warning. Failures that clients expect (not found, an RPC that is not
+//! implemented) are logged at debug. Requests and responses are never logged, because they contain
+//! secrets.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -54,7 +55,7 @@ pub(crate) struct TraceLayer {
 }
 
 impl TraceLayer {
-    /// `latencies` learns how long each request takes; `sampler` begins to record those that are to be.
+    /// `latencies` records the duration of each request; `sampler` chooses those that are traced.
     pub(crate) fn new(latencies: Arc<Latencies>, sampler: Option<Sampler>) -> Self {
         Self { latencies, sampler }
     }
@@ -92,7 +93,7 @@ where
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
-        // At this level it is there for every line that is logged, whatever the level of the log.
+        // At level error the span is part of every log line, whatever the log level.
         let span = tracing::error_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
         if let Some(sampler) = self.sampler {
             sampler.begin(&span, request.uri().path(), request.headers());
@@ -115,7 +116,7 @@ fn status_of<O>(response: &Response<O>) -> Option<Status> {
     status.or_else(|| Status::from_header_map(response.headers()))
 }
 
-/// A request that has no answer yet. Dropped without one, client disconnected.
+/// A request without a response yet. If dropped, the client disconnected.
 struct Pending {
     rpc: String,
     changes: bool,
@@ -154,7 +155,7 @@ impl Pending {
 }
 
 impl Pending {
-    /// How loud a failure is: clients live with some every day.
+    /// Returns the log level of a failure; clients expect some failures in normal operation.
     fn level(&self, failure: &Status) -> Level {
         match failure.code() {
             Code::NotFound | Code::Unimplemented if !self.changes => Level::DEBUG,
@@ -175,7 +176,7 @@ impl Drop for Pending {
     }
 }
 
-/// Microseconds are exact enough to read.
+/// Rounds to microseconds.
 fn rounded(duration: Duration) -> Duration {
     Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
@@ -191,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged, line by line.
+    /// Collects the log.
     #[derive(Debug, Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

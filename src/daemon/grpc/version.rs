@@ -1,4 +1,4 @@
-//! What crisp says of itself: version, features, readiness.
+//! Version, features and conditions.
 
 use config::{CgroupDriver, Handlers};
 use cri_api::v1;
@@ -7,7 +7,7 @@ use crate::runtime::Condition;
 
 pub(super) fn version() -> v1::VersionResponse {
     v1::VersionResponse {
-        // The kubelet's runtime API, which has never had another version.
+        // The version of the kubelet's runtime API, which has never changed.
         version: "0.1.0".to_owned(),
         runtime_name: "crisp".to_owned(),
         runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -20,7 +20,7 @@ pub(super) fn condition(condition: Condition) -> v1::RuntimeCondition {
     v1::RuntimeCondition { r#type: name.to_owned(), status: ok, reason, message }
 }
 
-/// All handlers. They differ in settings, not in what they can do.
+/// Returns all handlers. They differ in settings, not in features.
 pub(super) fn handlers(all: &Handlers, user_namespaces: bool) -> Vec<v1::RuntimeHandler> {
     let features = handler_features(user_namespaces);
     all.names().map(|name| v1::RuntimeHandler { name: name.to_owned(), features: Some(features) }).collect()
@@ -49,7 +49,7 @@ pub(super) fn runtime_config(driver: CgroupDriver) -> v1::RuntimeConfigResponse 
     v1::RuntimeConfigResponse { linux: Some(v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() }) }
 }
 
-/// Whether a kernel of this release can make a whole tree of mounts read-only: since 5.12.
+/// Returns true for kernels that support recursive read-only mounts: since 5.12.
 fn has_mount_setattr(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

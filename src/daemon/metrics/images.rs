@@ -1,4 +1,4 @@
-//! Images: pulls and the store.
+//! Metrics of pulls and the image store.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(super) fn write(text: &mut Exposition, traffic: &PullTotals, usage: &Usage, 
     text.family("crisp_images", Kind::Gauge, "Images in the store.").sample(&[], images);
 }
 
-/// Two pulls of one image at the same time are told as one: a sample is known by its labels alone.
+/// Concurrent pulls of one image are reported as one sample, because the labels must be unique.
 fn progress(text: &mut Exposition, pulling: &[ActivePull]) {
     let mut by_image: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for ActivePull { image, since: _, bytes, total, layers: _, layers_total: _ } in pulling {

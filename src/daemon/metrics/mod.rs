@@ -1,8 +1,8 @@
-//! What the daemon tells about itself in numbers, to whoever asks with `GET /metrics`. Off unless configured.
+//! The metrics endpoint `GET /metrics`. Off unless configured.
 //!
-//! A *family* is a name, a kind, a sentence and samples; [`text`] writes them down, [`http`] answers. Each subject has a
-//! file with a function that tells its families, and a line in [`page`]. Nothing is counted here: numbers are taken
-//! from those who have them, at the moment they are asked for.
+//! A *family* has a name, a kind, a help text and samples; [`text`] formats them, [`http`] serves
+//! them. Each subject has a file with a function that writes its families, and a line in [`page`].
+//! Nothing is counted here: values are read from their owners for each request.
 
 mod http;
 mod images;
@@ -20,7 +20,7 @@ use crate::runtime::Runtime;
 pub(crate) use http::{ListenError, Listener, MetricsServer};
 use text::{Exposition, Kind};
 
-/// Who has the numbers.
+/// The sources of the values.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     pub(crate) runtime: Arc<Runtime>,
@@ -28,12 +28,12 @@ pub(crate) struct Sources {
     pub(crate) spans: Arc<SpanCounters>,
 }
 
-/// Begins to answer on `listener`, until what is returned is dropped.
+/// Serves metrics on `listener` until the result is dropped.
 pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServer {
     listener.answer_with(move || page(&sources))
 }
 
-/// All there is to tell now.
+/// Returns all metrics as text.
 fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
     let mut text = Exposition::default();
     let mut build = text.family("crisp_build_info", Kind::Gauge, "Version of crisp; always 1.");

@@ -1,4 +1,4 @@
-//! Pods and containers, and those who look after them.
+//! Metrics of pods, containers, shims and event clients.
 
 use super::text::{Exposition, Kind};
 use crate::runtime::Counts;

@@ -1,4 +1,4 @@
-//! Requests: how long they take, and how they end.
+//! Metrics of requests: durations and gRPC codes.
 
 use std::collections::BTreeMap;
 

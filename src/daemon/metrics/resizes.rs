@@ -1,4 +1,4 @@
-//! Changes of resources in place.
+//! Metrics of resizes.
 
 use super::text::{Exposition, Kind};
 use crate::runtime::{Outcome, ResizeOutcomes};

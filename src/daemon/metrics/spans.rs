@@ -1,4 +1,4 @@
-//! Spans of requests, where a collector is told of them.
+//! Metrics of the trace exporter.
 
 use super::text::{Exposition, Kind};
 use crate::otel::SpanCounters;

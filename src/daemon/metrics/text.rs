@@ -2,17 +2,17 @@
 
 use std::fmt::{Display, Write as _};
 
-/// How the values of a family change.
+/// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Upwards only, from zero at the daemon's start.
+    /// Only increases, from zero at the daemon's start.
     Counter,
     Gauge,
-    /// Counts of values by class, each class with all below it.
+    /// Cumulative counts of values per bucket.
     Histogram,
 }
 
-/// Families, one after another.
+/// Families in text format.
 #[derive(Debug, Default)]
 pub(super) struct Exposition(String);
 
@@ -24,7 +24,7 @@ pub(super) struct Family<'a> {
 }
 
 impl Exposition {
-    /// Begins a family, which must not have been begun before.
+    /// Starts a family; each family may be started once.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -38,12 +38,12 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// Adds a sample; no two of a family may have the same labels.
+    /// Adds a sample; its labels must be unique in the family.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.part("", labels, value);
     }
 
-    /// Adds a sample whose name is the family's with an ending.
+    /// Adds a sample whose name has a suffix.
     pub(super) fn part(&mut self, ending: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(self.name);
         self.text.push_str(ending);
@@ -69,11 +69,11 @@ impl From<Exposition> for String {
 }
 
 fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
-    // A string takes whatever is written to it.
+    // Writing to a string cannot fail.
     writeln!(text, "{words}").ok();
 }
 
-/// What would end a value early is written in two characters.
+/// Escapes characters that would end a value.
 fn escaped(text: &str, quotes: bool) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

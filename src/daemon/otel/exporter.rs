@@ -1,4 +1,4 @@
-//! Takes spans to the collector, in the background.
+//! Sends spans to the trace collector, in the background.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use tonic::{Code, Status};
 
 use super::{Span, Spans};
 
-/// Spans that are sent at once.
+/// Maximum spans of a batch.
 const BATCH: usize = 512;
-/// How long the first span of a batch waits for others.
+/// The time that the first span of a batch waits for others.
 const LINGER: Duration = Duration::from_secs(1);
-/// How often a batch is sent before it is given up.
+/// Attempts per batch.
 const ATTEMPTS: u32 = 5;
-/// Before a batch is sent again; each time twice as long.
+/// The pause before the second attempt; it doubles each time.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What an end of the daemon waits for the collector, at most.
+/// The maximum time for the last batches when the daemon exits.
 const LAST: Duration = Duration::from_secs(3);
 
-/// Exports until it is told to end.
+/// The running exporter.
 #[derive(Debug)]
 pub(crate) struct ExporterHandle {
     task: JoinHandle<()>,
@@ -30,9 +30,9 @@ pub(crate) struct ExporterHandle {
 }
 
 impl ExporterHandle {
-    /// Sends what is left, as far as the collector takes it soon.
+    /// Sends the remaining spans, as far as the collector accepts them in time.
     pub(crate) async fn finish(mut self) {
-        // Fails only when the task is gone already.
+        // Fails only if the task has ended already.
         self.end.send(()).ok();
         if tokio::time::timeout(LAST, &mut self.task).await.is_err() {
             tracing::warn!("the trace collector did not accept the last spans");
@@ -42,7 +42,7 @@ impl ExporterHandle {
 }
 
 impl Spans {
-    /// Begins to export. No connection is made before there is something to send.
+    /// Starts the export. The first connection is made for the first span.
     pub(crate) fn export(self) -> Result<ExporterHandle, tonic::transport::Error> {
         let TracingConfig { endpoint, sampling_per_million: _, service_name: _, timeout } = &self.config;
         let endpoint = Endpoint::from_shared(endpoint.clone())?
@@ -59,7 +59,7 @@ impl Spans {
 struct Exporter {
     spans: Spans,
     client: TraceServiceClient<Channel>,
-    /// That the collector does not answer has been told.
+    /// True after the failure of the collector was logged.
     failing: bool,
 }
 
@@ -85,7 +85,7 @@ impl Exporter {
         }
         self.spans.queue.close();
         loop {
-            // What is in hand may have arrived already: sending it twice is better than not at all.
+            // The batch may have arrived already: duplicates are better than losses.
             self.spans.queue.recv_many(&mut batch, BATCH).await;
             if batch.is_empty() {
                 return;
@@ -96,7 +96,7 @@ impl Exporter {
         }
     }
 
-    /// Sends a batch until it is taken, refused, or has been tried often enough.
+    /// Sends a batch until it is accepted or rejected, or the attempts are used up.
     async fn send_with_retry(&mut self, batch: &[Span]) {
         let mut pause = PAUSE;
         for attempt in 1..=ATTEMPTS {
@@ -112,11 +112,11 @@ impl Exporter {
         }
     }
 
-    /// How many of a batch the collector does not want.
+    /// Returns how many spans of a batch the collector rejected.
     async fn send(&mut self, batch: &[Span]) -> Result<u64, Status> {
         let TracingConfig { service_name, timeout, .. } = &self.spans.config;
         let request = crate::otel::otlp::export(service_name, batch);
-        // Also for a collector that takes the request and never answers.
+        // Also covers a collector that accepts the request and never responds.
         let sent = tokio::time::timeout(*timeout, self.client.export(request)).await;
         let answer = sent.map_err(|_| Status::deadline_exceeded(format!("no response within {timeout:?}")))??;
         let Some(partial) = answer.into_inner().partial_success else { return Ok(0) };
@@ -144,7 +144,7 @@ impl Exporter {
         }
     }
 
-    /// Once, until it goes well again.
+    /// Logs a failure once, until the next success.
     fn warn_once(&mut self, status: &Status) {
         if !std::mem::replace(&mut self.failing, true) {
             let endpoint = &self.spans.config.endpoint;
@@ -154,18 +154,18 @@ impl Exporter {
     }
 }
 
-/// Waits for a span and then a little for others; false when there will be none.
+/// Waits for a span, and shortly for more; returns false when the queue is closed.
 async fn fill(queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) -> bool {
     if queue.recv_many(batch, BATCH).await == 0 {
         return false;
     }
     let more = async { while batch.len() < BATCH && queue.recv_many(batch, BATCH - batch.len()).await > 0 {} };
-    // Taking from the queue loses nothing when it is cut off.
+    // Cancelling a receive from the queue loses nothing.
     tokio::time::timeout(LINGER, more).await.ok();
     true
 }
 
-/// Whether the same may go well the next time, as OpenTelemetry has it.
+/// Returns true for codes that OpenTelemetry considers retryable.
 fn is_retryable(code: Code) -> bool {
     match code {
         Code::Cancelled

@@ -1,4 +1,4 @@
-//! Records the spans of requests as `tracing` knows them, and the steps within.
+//! Records the spans of requests and of their steps, from `tracing`.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use super::SpanCounters;
 use super::span::{Recording, Span, Value, random};
 use super::trace_context::Context;
 
-/// Decides which requests are recorded.
+/// Chooses the requests that are recorded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sampler {
     pub(super) per_million: u32,
 }
 
 impl Sampler {
-    /// Begins to record the request that `span` stands for, if it is to be. The caller's word counts; a request without
-    /// one begins a trace, and a part of those is recorded.
+    /// Starts to record the request of `span`, if it is sampled. The caller's sampling flag
+    /// decides; a request without one starts a trace, of which a configured share is sampled.
     pub(crate) fn begin(self, span: &tracing::Span, path: &str, headers: &HeaderMap) {
         let parent = Context::of(headers);
         let trace = parent.as_ref().map_or_else(random, |parent| parent.trace);
@@ -41,7 +41,7 @@ impl Sampler {
         with(span, |known| *known = Some(recording));
     }
 
-    /// By the trace's number, which is random, so that all who have the same share decide alike.
+    /// Decides by the random trace ID, so that all services with the same share decide alike.
     fn samples(self, trace: [u8; 16]) -> bool {
         let number =
             u64::from_be_bytes([0, trace[9], trace[10], trace[11], trace[12], trace[13], trace[14], trace[15]]);
@@ -49,7 +49,7 @@ impl Sampler {
     }
 }
 
-/// The request of `span` has been answered, or its caller is gone; `error` are the words of a failure.
+/// Records the end of the request of `span`; `error` is the message of a failure.
 pub(crate) fn end(span: &tracing::Span, code: Code, error: Option<&str>) {
     with(span, |recording| {
         let Some(recording) = recording else { return };
@@ -61,7 +61,7 @@ pub(crate) fn end(span: &tracing::Span, code: Code, error: Option<&str>) {
     });
 }
 
-/// What OpenTelemetry counts as an error of the server's; the others are answers.
+/// Returns true for codes that OpenTelemetry counts as server errors.
 fn is_fault(code: Code) -> bool {
     match code {
         Code::Unknown
@@ -84,7 +84,7 @@ fn is_fault(code: Code) -> bool {
     }
 }
 
-/// What is recorded of a span that is alive.
+/// Runs `work` with the recorded data of an open span.
 fn with(span: &tracing::Span, work: impl FnOnce(&mut Option<Recording>)) {
     span.with_subscriber(|(id, dispatch)| {
         let found = dispatch.downcast_ref::<Registry>().and_then(|registry| registry.span(id));
@@ -99,7 +99,7 @@ fn with(span: &tracing::Span, work: impl FnOnce(&mut Option<Recording>)) {
     });
 }
 
-/// Puts what has ended into a queue, or counts it where that is full. Never waits.
+/// Queues a finished span, or counts it as dropped if the queue is full. Never waits.
 #[derive(Debug)]
 pub(crate) struct RecordingLayer {
     pub(super) queue: mpsc::Sender<Span>,
@@ -117,7 +117,7 @@ impl RecordingLayer {
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {
-    /// A step of a request that is recorded; requests themselves come by [`Sampler::begin`].
+    /// Records a step of a recorded request; requests are started by [`Sampler::begin`].
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, surroundings: Surroundings<'_, S>) {
         let Some(span) = surroundings.span(id) else { return };
         let step = span.parent().and_then(|parent| Some(parent.extensions().get::<Recording>()?.step(span.name())));
@@ -158,7 +158,8 @@ mod tests {
         parent.map(|text| ("traceparent".parse().unwrap(), text.parse().unwrap())).into_iter().collect()
     }
 
-    /// What `work` leaves in a queue of so many places, and what did not fit.
+    /// Returns the spans that `work` leaves in a queue of this size, and the number of dropped
+    /// ones.
     fn recorded(places: usize, work: impl FnOnce()) -> (Vec<Span>, u64) {
         let (queue, mut spans) = mpsc::channel(places);
         let counters = Arc::<SpanCounters>::default();

@@ -1,9 +1,10 @@
-//! Spans of requests, for a collector of OpenTelemetry's. Off unless configured.
+//! Spans of requests for an OpenTelemetry collector. Off unless configured.
 //!
-//! A *span* is a request, or a step of one, with its place in a trace. `grpc` begins and ends those of requests with the
-//! `Sampler`; the `RecordingLayer` is a layer of `tracing` that adds what the handlers note of them, makes spans of the steps
-//! within, and puts what has ended into a queue; `exporter` takes it from there to the collector. The queue is bounded and nobody
-//! waits for it: what a collector does not take is counted and forgotten.
+//! A *span* is a request or a step of one, with its place in a trace. `grpc` starts and ends the
+//! spans of requests with the `Sampler`; the `RecordingLayer` is a layer of `tracing` that adds
+//! attributes and the spans of steps, and queues finished spans; `exporter` sends them to the
+//! collector. The queue is bounded and never waited for: spans that do not fit are counted and
+//! dropped.
 
 mod exporter;
 mod layer;
@@ -19,7 +20,7 @@ pub(crate) use layer::{RecordingLayer, Sampler, end};
 pub(crate) use span::{Span, SpanKind, Value};
 use tokio::sync::mpsc;
 
-/// Spans that may wait to be exported.
+/// Maximum number of spans in the queue.
 const QUEUE: usize = 2048;
 
 /// The spans that a `RecordingLayer` records, to be exported.
@@ -30,7 +31,7 @@ pub struct Spans {
     counters: Arc<SpanCounters>,
 }
 
-/// What became of spans, since the daemon's start.
+/// Counts of exported and dropped spans since the daemon's start.
 #[derive(Debug, Default)]
 pub(crate) struct SpanCounters {
     exported: AtomicU64,
@@ -62,12 +63,12 @@ impl SpanCounters {
         self.dropped.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Those that a collector took.
+    /// Spans that the collector accepted.
     pub(crate) fn exported(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Those that none took, or that found no place to wait in.
+    /// Spans that the collector did not accept, or that did not fit into the queue.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

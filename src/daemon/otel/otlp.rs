@@ -1,4 +1,4 @@
-//! Spans as a collector takes them.
+//! Converts spans to OTLP.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,13 +7,13 @@ use cri_api::otlp::any_value::Value as WireValue;
 
 use crate::otel::{Span, SpanKind, Value};
 
-/// The bit of a trace that is kept.
+/// The flag "sampled" of a trace.
 const SAMPLED: u32 = 1;
-/// It is known whether the parent is in another program, and whether it is.
+/// The flags that tell whether the parent is in another process, and that this is known.
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
 
-/// All that is sent at once. `service` is what operators call this program.
+/// Builds an export request. `service` is the service name of this process.
 pub(crate) fn export(service: &str, spans: &[Span]) -> otlp::ExportTraceServiceRequest {
     let version = env!("CARGO_PKG_VERSION");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -64,7 +64,7 @@ fn attribute(name: &str, value: &Value) -> otlp::KeyValue {
     otlp::KeyValue { key: name.to_owned(), value: Some(otlp::AnyValue { value: Some(value) }) }
 }
 
-/// 0 for what no clock should show.
+/// Returns nanoseconds since 1970; 0 for a time out of range.
 fn nanos(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).ok().and_then(|since| u64::try_from(since.as_nanos()).ok()).unwrap_or(0)
 }

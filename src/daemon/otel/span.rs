@@ -1,4 +1,4 @@
-//! A span as it is recorded.
+//! A recorded span.
 
 use std::fmt;
 use std::time::{Instant, SystemTime};
@@ -7,9 +7,9 @@ use tracing::field::{Field, Visit};
 
 use super::trace_context::{Context, SpanId, TraceId};
 
-/// Of one span; more are counted and left out.
+/// Maximum attributes of a span; more are counted and dropped.
 const ATTRIBUTES_MAX: usize = 32;
-/// Bytes of one text; longer ones are cut.
+/// Maximum bytes of a text; longer ones are truncated.
 const TEXT_MAX: usize = 1024;
 
 /// A request, or a step of one.
@@ -18,22 +18,22 @@ pub(crate) struct Span {
     pub(crate) trace: TraceId,
     pub(crate) id: SpanId,
     pub(crate) parent: Option<SpanId>,
-    /// What vendors say of the trace.
+    /// The trace state of vendors.
     pub(crate) state: String,
     pub(crate) name: String,
     pub(crate) kind: SpanKind,
     pub(crate) begin: SystemTime,
     pub(crate) end: SystemTime,
     pub(crate) attributes: Vec<(String, Value)>,
-    /// Attributes that were left out.
+    /// The number of dropped attributes.
     pub(crate) dropped: u32,
-    /// What went wrong, where that is our fault or nobody's.
+    /// The message of a server error.
     pub(crate) error: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SpanKind {
-    /// A request; whether its parent, if any, is the caller's.
+    /// The kind: a request, and whether its parent is remote.
     Request {
         remote: bool,
     },
@@ -56,7 +56,7 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// The first span of a request.
+    /// Creates the first span of a request.
     pub(super) fn request(name: &str, trace: TraceId, parent: Option<Context>) -> Self {
         let kind = SpanKind::Request { remote: parent.is_some() };
         let (parent, state) = parent.map(|context| (context.span, context.state)).unzip();
@@ -75,7 +75,7 @@ impl Recording {
         Self { span, began: Instant::now(), ended: false }
     }
 
-    /// The last value of a name counts.
+    /// Sets an attribute; the last value of a name counts.
     pub(super) fn set(&mut self, name: &str, value: Value) {
         let Span { attributes, dropped, .. } = &mut self.span;
         if let Some((_, known)) = attributes.iter_mut().find(|(known, _)| known == name) {
@@ -91,11 +91,11 @@ impl Recording {
         self.span.error = Some(cut(error));
     }
 
-    /// It lasted until now, whatever is still done for it.
+    /// Ends the span now.
     pub(super) fn end(&mut self) {
         if !self.ended {
             self.ended = true;
-            // By a clock that nobody sets.
+            // Uses the monotonic clock.
             self.span.end = self.span.begin + self.began.elapsed();
         }
     }
@@ -112,7 +112,7 @@ impl Value {
     }
 }
 
-/// Not so many bytes that they would be a burden to anybody.
+/// Truncates a text to [`TEXT_MAX`].
 fn cut(text: &str) -> String {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
@@ -121,10 +121,10 @@ fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Random bytes, not all of them 0.
+/// Returns random bytes that are not all 0.
 pub(super) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // The kernel's generator does not fail once the system has booted.
+    // getrandom(2) does not fail after the system has booted.
     while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(N) || bytes == [0; N] {}
     bytes
 }
@@ -154,7 +154,7 @@ impl Visit for Recording {
     }
 }
 
-/// The name that OpenTelemetry has for a field, where it has one.
+/// Returns OpenTelemetry's name of a field, if it has one.
 fn attribute(field: &Field) -> &'static str {
     match field.name() {
         "pod" => "crisp.pod",

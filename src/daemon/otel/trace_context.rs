@@ -1,9 +1,9 @@
-//! Where a request belongs in a trace that began elsewhere, as W3C's headers `traceparent` and `tracestate` tell it.
+//! Parses the W3C headers `traceparent` and `tracestate` of a request.
 
 use http::header::GetAll;
 use http::{HeaderMap, HeaderValue};
 
-/// What vendors may say of a trace, in bytes; longer is left out, as the standard allows.
+/// Maximum bytes of the trace state; longer ones are dropped, as the standard allows.
 const STATE_MAX: usize = 512;
 
 pub(crate) type TraceId = [u8; 16];
@@ -14,13 +14,13 @@ pub(crate) type SpanId = [u8; 8];
 pub(crate) struct Context {
     pub(crate) trace: TraceId,
     pub(crate) span: SpanId,
-    /// Whether the caller keeps its own.
+    /// The caller's sampling flag.
     pub(crate) sampled: bool,
     pub(crate) state: String,
 }
 
 impl Context {
-    /// None where there is none, or none that can be believed: the request begins a trace of its own then.
+    /// Returns `None` for a missing or invalid header: the request then starts a trace.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all("traceparent").iter();
         let (Some(parent), None) = (parents.next(), parents.next()) else { return None };
@@ -29,7 +29,7 @@ impl Context {
     }
 }
 
-/// `VERSION-TRACE-SPAN-FLAGS` in lower-case hexadecimal. Later versions may have more behind that.
+/// Parses `VERSION-TRACE-SPAN-FLAGS` in lower-case hexadecimal. Later versions may append fields.
 fn parsed(text: &str) -> Option<(TraceId, SpanId, bool)> {
     let mut parts = text.splitn(5, '-');
     let [version] = hex(parts.next()?)?;

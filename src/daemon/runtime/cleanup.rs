@@ -1,4 +1,5 @@
-//! The one way out: clearing away a pod or a container, whatever of it exists.
+//! Cleanup of a pod or container, whatever parts of it exist: after a failure, a crash, or a
+//! removal.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::sandbox_client::{STOP_TIMEOUT, SandboxClient};
 use crate::store::intent::INTENT_FILE;
 use crate::store::{CgroupIntent, ContainerIntent};
 
-/// Something to clear away later.
+/// A cleanup that is retried later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PendingCleanup {
     Pod(PodId),
@@ -29,10 +30,10 @@ pub(crate) struct CleanupFailure {
     pub(crate) error: String,
 }
 
-/// How long killed processes may take to be gone.
+/// The time for killed processes to exit.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
 
-/// Collects what failed, and goes on.
+/// Runs all steps, and collects their failures.
 #[derive(Debug, Default)]
 struct CleanupSteps(Vec<CleanupFailure>);
 
@@ -46,25 +47,26 @@ impl CleanupSteps {
 }
 
 impl Runtime {
-    /// Clears away a container: its processes, cgroup, directories and its hold on the image. What fails is tried
-    /// again later.
+    /// Removes all of a container: processes, cgroup, directories, its use of image layers. Failed
+    /// steps are retried later.
     pub(super) async fn cleanup_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<CleanupFailure> {
         let mut steps = CleanupSteps::default();
         if let Some(sandbox) = self.sandbox_of(pod) {
-            // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
+            // A missing shim has no container, and a hung one does not delay the cleanup: the
+            // processes are killed through the cgroup too.
             sandbox.remove_container(id.clone()).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking_stop(move || {
             runtime.cleanup_cgroups(&mut steps, &dir, owner.as_str());
             if steps.0.is_empty() {
-                // Nothing of it runs any more.
+                // No process of the container runs.
                 steps.record("running its poststop hooks", poststop_hooks::run(&dir));
             }
             steps.record("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable_layer(&owner)));
             steps.record("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {
-                // Last, since it says what to clear.
+                // Last, because its intent names what to remove.
                 steps.record("removing its directory", safe_fs::remove_dir(&dir));
             }
             steps.0
@@ -77,10 +79,10 @@ impl Runtime {
         left
     }
 
-    /// Clears away what a create that was given up has made since.
+    /// Removes what an abandoned create has created since.
     pub(super) async fn cleanup_abandoned(self: &Arc<Self>, pod: &PodId, id: &ContainerId, intent: &ContainerIntent) {
         let dir = self.layout.container(pod, id);
-        // It may be gone already, and the cgroup made after that.
+        // The directory may be removed already, and the cgroup created after that.
         let noted = safe_fs::private_dir(&dir).and_then(|()| safe_fs::write_json(&dir.join(INTENT_FILE), intent));
         if let Err(error) = noted {
             tracing::warn!(container = %id, error = chain(&error), "cannot record the intent of an abandoned container; parts of it may remain");
@@ -91,7 +93,7 @@ impl Runtime {
         }
     }
 
-    /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.
+    /// Removes all of a pod and its containers: shim, mounts, cgroup, directory.
     pub(super) async fn cleanup_pod(self: &Arc<Self>, id: &PodId) -> Vec<CleanupFailure> {
         let dir = self.layout.pod(id);
         let mut left = Vec::new();
@@ -123,7 +125,7 @@ impl Runtime {
         left
     }
 
-    /// Ends a pod's shim and all it watches over.
+    /// Ends a pod's shim, and with it the pod's processes.
     pub(super) async fn end_shim(&self, id: &PodId) {
         let dir = self.layout.pod(id);
         let known = self.sandboxes.lock().remove(id);
@@ -134,12 +136,13 @@ impl Runtime {
             };
             sandbox.shutdown().await
         };
-        // One that does not leave is ended by force.
+        // A shim that does not exit is killed.
         tokio::time::timeout(STOP_TIMEOUT, left).await.ok();
         blocking_stop(move || SandboxClient::kill(&dir)).await;
     }
 
-    /// The cgroup that an intent names; where there is no intent that can be read, those that are called by the id.
+    /// Removes the cgroup that the intent names; without a readable intent, all cgroups named after
+    /// the ID.
     fn cleanup_cgroups(&self, steps: &mut CleanupSteps, dir: &Path, id: &str) {
         for CgroupIntent { cgroup, ours } in self.cgroups_to_remove(dir, id) {
             let Some(path) = cgroup else { continue };
@@ -162,7 +165,7 @@ impl Runtime {
         }
     }
 
-    /// Tries again what could not be cleared, and gives back memory that lists and looks left behind.
+    /// Retries failed cleanups every 30 s, and returns freed memory to the kernel.
     pub(super) fn spawn_cleanup_loop(self: &Arc<Self>) {
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -186,14 +189,15 @@ impl Runtime {
         });
     }
 
-    /// Memory was let go of that may be worth giving back.
+    /// Requests to return freed memory to the kernel.
     pub(crate) fn request_trim(&self) {
         self.freed.notify_one();
     }
 
-    /// After a burst of removals or of streaming clients, gives back the memory that they needed. Once a second at most.
+    /// Returns freed memory to the kernel (`malloc_trim`) after removals and streaming, at most
+    /// once per second.
     pub(super) fn spawn_trim_loop(&self) {
-        // Not the whole runtime, which would never end then.
+        // Not an `Arc` of the runtime, which would keep it alive.
         let freed = self.freed.clone();
         tokio::spawn(async move {
             loop {
@@ -205,7 +209,7 @@ impl Runtime {
     }
 }
 
-/// Takes away what was mounted for a pod.
+/// Unmounts all mounts of a pod.
 pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 3] {
     [
         ("unmounting its network namespace", unmount(&dir.join("netns"))),
@@ -214,7 +218,7 @@ pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 3
     ]
 }
 
-/// What is not mounted needs no unmounting.
+/// Unmounts `path`; does nothing if nothing is mounted there.
 fn unmount(path: &Path) -> Result<(), std::io::Error> {
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),

@@ -1,9 +1,9 @@
-//! Whether pods can run here.
+//! The conditions of the CRI Status call.
 
 use super::Runtime;
 use super::pod::network::Readiness;
 
-/// One thing that must hold, in CRI's words.
+/// A condition of CRI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! How many there are of everything.
+//! Counts of pods, containers, shims and lost output.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use model::{ContainerState, PodState};
 
 use super::Runtime;
 
-/// Pods and containers by state, those who look after them, and what was lost.
+/// Pods and containers by state, shims, event clients, and lost bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) ready: u64,

@@ -1,9 +1,9 @@
 //! The steps in the life of pods and containers.
 //!
-//! Every request that takes a step reaches [`Runtime::at_step`] in exactly one place, with what is known at that moment.
-//! It writes the step to the log at debug level; an extension that takes part in the life of pods is called from here.
+//! Every request that takes a step calls [`Runtime::at_step`] in exactly one place, with what is
+//! known at that time. It logs the step at debug level; extensions are called from here.
 //!
-//! | step | reached in | when |
+//! | step | called in | when |
 //! |---|---|---|
 //! | `RunPod` | `pod/run.rs` | namespaces and network exist, the pod is not visible yet |
 //! | `StopPod` | `pod/stop.rs` | no container runs, the network is still connected |
@@ -12,7 +12,7 @@
 //! | `StartContainer` | `container/start.rs` | the container waits for its start |
 //! | `UpdateContainer` | `container/update.rs` | the change is planned, nothing is written |
 //! | `StopContainer` | `container/stop.rs` | no process of the container runs |
-//! | `RemoveContainer` | `container/remove.rs` | the container has ended, its directory still exists |
+//! | `RemoveContainer` | `container/remove.rs` | the container has exited, its directory still exists |
 
 use model::{ContainerId, ContainerUpdate, PodId};
 

@@ -1,4 +1,4 @@
-//! Looking things up. Nothing here waits for anything.
+//! Lookups of pods and containers. None of them waits.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Runtime {
         self.pods.find(id)?.ok_or_else(|| self.missing_pod(id))
     }
 
-    /// A pod that can be changed and entered.
+    /// Returns a pod that can be changed and entered.
     pub(super) fn readable_pod(&self, id: &str) -> Result<Arc<Entry<PodRecord>>, LookupError> {
         let entry = self.pod_entry(id)?;
         match &entry.get().unreadable {
@@ -77,7 +77,7 @@ impl Runtime {
         self.containers.find(id)?.ok_or_else(|| self.missing_container(id))
     }
 
-    /// As of a pod.
+    /// Returns a container that can be changed and entered.
     pub(super) fn readable_container(&self, id: &str) -> Result<Arc<Entry<ContainerRecord>>, LookupError> {
         let entry = self.container_entry(id)?;
         match &entry.get().unreadable {
@@ -94,7 +94,7 @@ impl Runtime {
         self.pods.all().iter().map(|entry| entry.get()).collect()
     }
 
-    /// A container, and the limits that the kernel has in force for it.
+    /// Returns a container and its limits in the kernel.
     pub(crate) fn container_snapshot(
         &self,
         id: &str,
@@ -117,9 +117,9 @@ impl Runtime {
         self.containers.all().into_iter().filter(|entry| entry.get().pod == *pod).collect()
     }
 
-    /// The limits that the kernel has in force for a container; none when it has no cgroup any more.
+    /// Returns the limits of a container in the kernel; `None` without a cgroup.
     ///
-    /// What somebody else changed is counted and logged, once.
+    /// A drift is counted and logged once.
     pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<CurrentLimits> {
         let pid = container.state.pid()?;
         let cgroup = self.cgroup(&container.cgroup).with_file_cache(entry.samples().files.clone());
@@ -129,8 +129,8 @@ impl Runtime {
         Some(now)
     }
 
-    /// Takes note of what somebody else changed. While crisp itself is changing it, nobody can tell who it was: then nothing
-    /// is said, and the next look will show.
+    /// Counts a drift. During a change by crisp the origin of a value is unknown: nothing is
+    /// counted, and the next read decides.
     fn record_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut CurrentLimits) {
         if !now.drift.is_empty() && !entry.is_current(seen) {
             now.drift.clear();
@@ -139,7 +139,7 @@ impl Runtime {
         self.resizes.found(seen.id(), &now.drift);
     }
 
-    /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
+    /// Returns the limits of a pod's cgroup in the kernel, also if the client owns the cgroup.
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
         let mut now = self.cgroup(&pod.cgroup.path).observe(&pod.applied).ok()?;
         if let Ok(entry) = self.pod_entry(pod.id.as_str()) {

@@ -1,8 +1,9 @@
-//! The daemon's verbs, one file each: what a request does to pods and containers.
+//! The operations on pods and containers, one file per RPC.
 //!
-//! A pod or container exists once its record is written. Before anything else is made, an *intent* says what may have
-//! to be cleared away, and [`cleanup`] removes it: after a failure, after a crash, and when it is removed. There is one way
-//! out for all three, and each step of it is content with finding nothing to do.
+//! A pod or container exists once its record is written. Before anything else is created, an
+//! *intent* names what may have to be removed, and [`cleanup`] removes it: after a failure, after a
+//! crash, and for a removal. All three use the same steps, and each step succeeds if there is
+//! nothing to do.
 
 mod cleanup;
 mod conditions;
@@ -51,7 +52,7 @@ pub(crate) use stats::{
 };
 pub(crate) use stream::exec_sync::ExecOutput;
 
-/// The daemon could not begin.
+/// The daemon could not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error("detecting the host's cgroups")]
@@ -66,12 +67,12 @@ pub(crate) enum OpenError {
     Disk(#[from] FileError),
 }
 
-/// All that the verbs work on.
+/// The state that all operations share.
 #[derive(Debug)]
 pub(crate) struct Runtime {
-    /// As it was at the start.
+    /// The settings at the start.
     config: Config,
-    /// As it is now: what takes a restart is the same.
+    /// The current settings; those that need a restart are the ones of the start.
     settings: RwLock<Arc<Config>>,
     layout: Layout,
     cgroups: Arc<cgroup::Layout>,
@@ -87,22 +88,22 @@ pub(crate) struct Runtime {
     containers: Table<ContainerRecord>,
     pod_names: Names<PodMeta>,
     container_names: Names<(PodId, ContainerMeta)>,
-    /// The sandboxes of the pods that are ready.
+    /// The sandboxes of ready pods.
     sandboxes: Mutex<HashMap<PodId, SandboxClient>>,
-    /// What was made above the cgroups of pods.
+    /// Cgroups that crisp created above those of pods.
     above: Mutex<cgroup::CreatedParents>,
-    /// What could not be cleared away yet.
+    /// Cleanups to retry.
     pending_cleanup: Mutex<Vec<cleanup::PendingCleanup>>,
-    /// Writable layers of which nobody knows yet whose they are.
+    /// Writable layers whose owner could not be read yet.
     unjudged: Mutex<Vec<String>>,
-    /// The containers that an earlier daemon did not finish.
+    /// Containers that an earlier daemon did not complete.
     unfinished: Mutex<Vec<String>>,
     resizes: ResizeOutcomes,
-    /// Told of every removal, and of every streaming client that is gone.
+    /// Notified after every removal and every disconnected streaming client.
     freed: Arc<tokio::sync::Notify>,
-    /// Knows how large writable layers are.
+    /// Measures the disk usage of writable layers.
     meter: Arc<stats::DiskUsageMeter>,
-    /// Why pods cannot have user namespaces.
+    /// The reason why pods cannot have user namespaces, if any.
     user_ns: pod::user_ns::UserNsUnavailable,
     events: events::EventHub,
     stream_shutdown: stream::shutdown::StreamShutdown,
@@ -111,7 +112,7 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Takes up what an earlier daemon left: its pods go on, its half-done work is cleared away.
+    /// Recovers the pods of an earlier daemon, and removes incomplete ones.
     pub(crate) async fn open(config: Config, images: Arc<image::Store>) -> Result<Arc<Self>, OpenError> {
         let layout = Layout { state: config.state.clone(), root: config.root.clone() };
         safe_fs::private_dir(&layout.pods())?;
@@ -171,12 +172,13 @@ impl Runtime {
         &self.config
     }
 
-    /// The settings in force now, for what may change while the daemon runs.
+    /// Returns the current settings, for those that can change without a restart.
     pub(crate) fn settings(&self) -> Arc<Config> {
         Arc::clone(&self.settings.read())
     }
 
-    /// Puts into force what may change. What is being made meanwhile is made by the old or the new settings.
+    /// Applies settings that can change without a restart. Operations that run meanwhile use the
+    /// old or the new ones.
     pub(crate) fn set_settings(&self, config: Config) {
         self.networks.set(&config.network);
         self.specs.set_dirs(config.cdi.spec_dirs.clone());
@@ -188,17 +190,17 @@ impl Runtime {
         &self.images
     }
 
-    /// How changes of resources went.
+    /// Returns the counts of resizes by outcome.
     pub(crate) fn resizes(&self) -> &ResizeOutcomes {
         &self.resizes
     }
 
-    /// Where the writable layers of containers are.
+    /// Returns the directory of all writable layers.
     pub(crate) fn layers_dir(&self) -> std::path::PathBuf {
         self.layout.writable_layers()
     }
 
-    /// The sandbox of a pod, unless it is gone.
+    /// Returns the sandbox of a pod, unless it has ended.
     fn sandbox_of(&self, pod: &PodId) -> Option<SandboxClient> {
         self.sandboxes.lock().get(pod).cloned()
     }
@@ -212,27 +214,27 @@ impl Runtime {
     }
 }
 
-/// Runs work that blocks for a moment (files, mounts, cgroups) where it does not hold up the others.
+/// Runs short blocking work (files, mounts, cgroups) on the threads for it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run_on(&ORDINARY, work).await
 }
 
-/// The same for what stops, kills and removes: it has threads also where all others are taken, or none can be started.
+/// Runs blocking work of stops, kills and removals, for which threads are reserved.
 async fn blocking_stop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run_on(&STOP, work).await
 }
 
 async fn run_on<T: Send + 'static>(threads: &'static Threads, work: impl FnOnce() -> T + Send + 'static) -> T {
-    // What it logs belongs to the request, too.
+    // Its log lines belong to the request's span.
     let span = tracing::Span::current();
     let done = threads.run(move || span.in_scope(work)).await;
     done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
 }
 
-/// 32 random bytes for an id.
+/// Returns 32 random bytes for an ID.
 fn random() -> [u8; 32] {
     let mut bytes = [0; 32];
-    // The kernel's generator does not fail once the system has booted.
+    // getrandom(2) does not fail after the system has booted.
     while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(32) {}
     bytes
 }

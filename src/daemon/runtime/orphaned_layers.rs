@@ -1,7 +1,8 @@
-//! What containers left on the disk that outlives a reboot: their writable layers, and the image layers below them.
+//! Removes writable layers without a container, and image layers that no container uses. Both are
+//! on disk, and outlive a reboot.
 //!
-//! A writable layer says whose it is. As long as its owner's directory is there it is left alone, with the image layers
-//! that it stands on, whoever made the container: this daemon, one of another release, one with another state directory.
+//! A writable layer names its owner. While the owner's directory exists, the layer and its image
+//! layers are kept, also those of another release or of a daemon with another state directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,16 +17,17 @@ use safe_fs::process_lock::Holder;
 use super::{Runtime, blocking_stop};
 use crate::store::CONTAINER_FILE;
 
-/// The file in a writable layer's directory that has the path of its container's directory.
+/// The file in a writable layer's directory with the path of its container's directory.
 const OWNER: &str = "owner";
 
-/// Notes whose the writable layer in `writable` is.
+/// Records the owner of the writable layer in `writable`.
 pub(super) fn write_owner(writable: &Path, container: &Path) -> Result<(), FileError> {
     use std::os::unix::ffi::OsStrExt as _;
     safe_fs::write(&writable.join(OWNER), container.as_os_str().as_bytes())
 }
 
-/// The directory of the container that the layer in `writable` belongs to; none when that is gone.
+/// Returns the directory of the container that owns the layer in `writable`; `None` if it does not
+/// exist.
 fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
     use std::os::unix::ffi::OsStringExt as _;
     let file = writable.join(OWNER);
@@ -41,8 +43,8 @@ fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
 }
 
 impl Runtime {
-    /// Holds the image layers of every container there is, and removes what belongs to none. Nothing is removed that
-    /// could not be judged.
+    /// Reserves the image layers of all existing containers, and removes layers without an owner. A
+    /// layer whose owner cannot be read is kept.
     pub(super) fn collect_orphaned_layers(&self) {
         match safe_fs::list_names(&self.layout.writable_layers()) {
             Ok(names) => self.reclaim_all_orphaned(names),
@@ -50,7 +52,8 @@ impl Runtime {
         }
     }
 
-    /// Tries again what [`Runtime::collect_orphaned_layers`] could not judge. Only that: since then containers are being made.
+    /// Retries the layers that [`Runtime::collect_orphaned_layers`] could not check. Only those:
+    /// other containers are being created.
     pub(super) fn retry_orphaned_layers(&self) {
         let names = std::mem::take(&mut *self.unjudged.lock());
         if !names.is_empty() {
@@ -58,13 +61,13 @@ impl Runtime {
         }
     }
 
-    /// Notes a container that an earlier daemon did not finish and that is removed.
+    /// Records a removed container that an earlier daemon did not complete.
     pub(super) fn note_unfinished(&self, id: &ContainerId) {
         self.unfinished.lock().push(id.to_string());
     }
 
-    /// Removes the layers of unfinished containers once more when the daemon that was replaced has ended: the system call that
-    /// it was held up in may have made one of them.
+    /// Removes the layers of incomplete containers again after the replaced daemon has exited: the
+    /// system call that blocked it may have created one.
     pub(crate) fn remove_layers_after(self: &Arc<Self>, replaced: Holder) {
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -116,7 +119,7 @@ impl Runtime {
         };
         let path = shim_protocol::LaunchConfig::path(&owner);
         let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&path)?;
-        // One that was never finished may have none yet: then it holds nothing either.
+        // An incomplete container may have no launch configuration, and then uses no layers.
         if launch.is_none() && owner.join(CONTAINER_FILE).exists() {
             return Err(FileError::Read { path, source: io::ErrorKind::NotFound.into() });
         }

@@ -1,4 +1,4 @@
-//! UpdateRuntimeConfig: the addresses that the client wants this node's pods to have.
+//! UpdateRuntimeConfig: writes a CNI configuration for the pod CIDR of this node.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ impl ErrorClass for SetPodCidrError {
 }
 
 impl Runtime {
-    /// `ranges` is what the client says, with commas between several. A network that is configured already stays as it is, as
-    /// with the peers: whoever configured it knows better.
+    /// `ranges` is the client's comma-separated list. As in containerd and CRI-O, an existing CNI
+    /// configuration is kept.
     pub(crate) async fn set_pod_cidr(self: &Arc<Self>, ranges: String) -> Result<(), SetPodCidrError> {
         let pools = read(&ranges)?;
         let runtime = Arc::clone(self);
@@ -58,13 +58,13 @@ impl Runtime {
         }
         if self.networks.connection() == NetworkKind::Bridge {
             self.networks.bridge().set_pod_cidrs(pools)?;
-            // A client says it once, and not again to the next daemon.
+            // A client sends it once, and not again to the next daemon.
             safe_fs::write_json(&self.pod_cidr_file(), &ranges)?;
         }
         Ok(())
     }
 
-    /// Takes up what a client told an earlier daemon.
+    /// Applies the pod CIDR that a client sent to an earlier daemon.
     pub(super) fn recover_pod_cidr(&self) {
         let told = safe_fs::read_json::<String>(&self.pod_cidr_file()).map_err(SetPodCidrError::from);
         let taken = told.and_then(|told| match told {

@@ -1,4 +1,4 @@
-//! Going on where another daemon ended.
+//! Recovers pods and containers at the start of the daemon.
 
 use std::io;
 use std::path::Path;
@@ -13,12 +13,13 @@ use tokio::task::JoinSet;
 use super::{OpenError, Runtime, blocking};
 use crate::store::{CONTAINER_FILE, ContainerRecord, POD_FILE, PodRecord, Record, Unreadable, record};
 
-/// How long requests wait for shims that do not answer; they are found later then.
+/// The time that requests wait for shims that do not answer; later they are connected in the
+/// background.
 const FIND_WITHIN: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Finds every pod and container that exists, asks their shims how they are, and clears away the rest: what was
-    /// begun and never finished, and what a reboot left without its pod.
+    /// Recovers every pod and container that exists, queries their shims, and removes the rest:
+    /// incomplete ones, and layers without a pod after a reboot.
     pub(super) async fn recover(self: &Arc<Self>) -> Result<(), OpenError> {
         let runtime = self.clone();
         blocking(move || {
@@ -59,10 +60,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Puts a pod and its containers on the books; returns the containers that were never finished.
+    /// Registers a pod and its containers; returns the incomplete containers.
     fn recover_pod(&self, record: PodRecord, containers: FoundContainers) -> Vec<ContainerId> {
         let id = record.id.clone();
-        // Taken only once: two records with one name cannot have been written.
+        // Fails only for a name that another record has, which is never written.
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
         }
@@ -78,8 +79,8 @@ impl Runtime {
         containers.unfinished
     }
 
-    /// The containers in a pod's directory. Where the record of their pod cannot be read, as `of_pod` says, nothing can be done in
-    /// them either.
+    /// Returns the containers in a pod's directory. If the pod's record cannot be read (`of_pod`),
+    /// its containers cannot be changed either.
     fn recover_containers(&self, pod: &PodId, of_pod: Option<&Arc<Unreadable>>) -> FoundContainers {
         let names = safe_fs::list_names(&self.layout.containers(pod)).unwrap_or_else(|error| {
             tracing::error!(%pod, error = chain(&error), "cannot list the pod's containers");
@@ -115,14 +116,14 @@ impl Runtime {
         Self::mark_published(&entry);
     }
 
-    /// Brings what is known of a pod up to date.
+    /// Updates a pod's state from its shim, and removes its incomplete containers.
     async fn sync_pod(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
         let runs = || self.containers_of(id).iter().any(|entry| entry.get().state.pid().is_some());
         match pod.state {
             PodState::Ready => self.reconnect_shim(id).await,
             PodState::Unreadable => self.find_shim_of_unreadable(id).await,
-            // An end that could not be written down.
+            // The previous daemon could not record the stop.
             PodState::NotReady if runs() => self.handle_shim_death(id).await,
             PodState::NotReady => {}
         }
@@ -134,15 +135,15 @@ impl Runtime {
     }
 }
 
-/// What is in a pod's directory.
+/// The containers in a pod's directory.
 #[derive(Debug, Default)]
 struct FoundContainers {
     found: Vec<ContainerRecord>,
-    /// Whatever is there was never a container.
+    /// Directories without a record.
     unfinished: Vec<ContainerId>,
 }
 
-/// The record in `dir`; none where none was ever written.
+/// Reads the record in `dir`; `None` without the file.
 fn read<R: Record + DeserializeOwned>(dir: &Path, file: &'static str, id: &str) -> Result<Option<R>, Unreadable> {
     match std::fs::read(dir.join(file)) {
         Ok(bytes) => record::parse(file, id, &bytes).map(Some),

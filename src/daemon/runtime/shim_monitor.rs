@@ -1,4 +1,4 @@
-//! Listening to the shims: containers end, and shims may.
+//! Handles events of shims: exits of containers, and of the shims themselves.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::{Runtime, blocking_stop};
 use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent};
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
-/// The exit code of a container whose end nobody saw.
+/// The exit code of a container whose exit was not observed.
 const LOST: i32 = 255;
-/// The pauses between two tries to reach a shim.
+/// The pauses between attempts to connect to a shim.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Takes a pod's shim into service.
+    /// Registers the connection to a pod's shim, and handles its events.
     pub(super) fn attach(
         self: &Arc<Self>,
         pod: PodId,
@@ -40,7 +40,7 @@ impl Runtime {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
                         tracing::warn!(%container, bytes, error, "cannot log container output; it is lost");
                     }
-                    // The client of the shim hands it to the caller that waits for it.
+                    // The shim client delivers it to the caller that waits.
                     SandboxEvent::Event(Event::ExecExited { .. }) => {}
                     SandboxEvent::Gone => return runtime.shim_gone(&pod).await,
                 }
@@ -53,7 +53,8 @@ impl Runtime {
         self.change_state(&entry, |phase| phase.exit(exit));
     }
 
-    /// Takes a container for what it is. Where that cannot be written down, the next daemon hears it from the shim.
+    /// Changes the state of a container. If the record cannot be written, the next daemon queries
+    /// the shim.
     pub(super) fn change_state(
         &self,
         entry: &Entry<ContainerRecord>,
@@ -70,9 +71,10 @@ impl Runtime {
         self.publish_container_events(entry);
     }
 
-    /// An ended container keeps its cgroup, and with it its statistics, until it is removed; its limits do not bind the pod's.
+    /// Releases the limits of an exited container, so that they do not bind the pod's cgroup; the
+    /// cgroup and its statistics remain until the removal.
     ///
-    /// To be called after whatever sets the state, and after whatever writes limits: the later of the two does the work.
+    /// Called after every change of the state and of the limits, because either may come last.
     pub(super) fn release_if_ended(&self, entry: &Entry<ContainerRecord>) {
         let record = entry.get();
         if record.state.pid().is_some() {
@@ -83,7 +85,7 @@ impl Runtime {
         }
     }
 
-    /// A connection ended that nobody here ended.
+    /// Handles a connection that the shim closed.
     async fn shim_gone(self: &Arc<Self>, id: &PodId) {
         let expected = self.sandboxes.lock().remove(id).is_none();
         if !expected {
@@ -91,8 +93,8 @@ impl Runtime {
         }
     }
 
-    /// Reaches the shim of a pod and takes it into service, however often that has to be tried until the pod is stopped.
-    /// One that is dead is buried.
+    /// Connects to the shim of a pod, and retries until the pod is stopped. If the shim is dead,
+    /// the pod is stopped.
     pub(super) async fn reconnect_shim(self: &Arc<Self>, id: &PodId) {
         let mut pause = FIRST_PAUSE;
         while let Ok(Some(pod)) = self.pods.find(id.as_str())
@@ -113,8 +115,8 @@ impl Runtime {
         }
     }
 
-    /// The same for a pod whose record cannot be read, but only once: a shim that is not found where this release has it may be
-    /// elsewhere, and is left as it is.
+    /// Connects once to the shim of a pod whose record cannot be read. Another release may have the
+    /// shim elsewhere, so a failure changes nothing.
     pub(super) async fn find_shim_of_unreadable(self: &Arc<Self>, id: &PodId) {
         if let Err(error) = self.connect_shim(id).await {
             tracing::warn!(pod = %id, error = chain(&error), "cannot connect to the pod's shim; exits of its containers will not be reported");
@@ -129,8 +131,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Learns from a shim what happened meanwhile. What a shim does not know of has ended; one of another time cannot
-    /// be asked, but it writes down the ends it sees.
+    /// Updates containers from a shim. A container that the shim does not have has exited; an
+    /// incompatible shim cannot be queried, but records exits in files.
     async fn sync_from_sandbox(&self, pod: &PodId, sandbox: &SandboxClient) -> Result<(), SandboxError> {
         let mut reported: Option<HashMap<ContainerId, ContainerState>> = match sandbox.state().await {
             Ok(containers) => Some(containers.into_iter().map(|report| (report.container, report.state)).collect()),
@@ -154,8 +156,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Marks a pod whose shim is dead, and its containers, as ended, after making it true. Without its shim a pod is
-    /// nothing: nobody would see its containers end. The client makes a new one.
+    /// Kills what remains of a pod whose shim exited, and records the pod and its containers as
+    /// stopped: without a shim, exits would not be observed. The client creates a new pod.
     pub(super) async fn handle_shim_death(self: &Arc<Self>, id: &PodId) {
         let Ok(Some(pod)) = self.pods.find(id.as_str()) else { return };
         let _waiting = pod.samples().ends.wait();
@@ -177,12 +179,13 @@ impl Runtime {
         }
         self.disconnect(id).await;
         let dir = self.pod_dir(id);
-        // What resists is tried again when the pod is removed.
+        // Failures are retried when the pod is removed.
         drop(blocking_stop(move || unmount_all(&dir)).await);
         self.end_pod(&pod);
     }
 
-    /// Takes a pod for ended. Where that cannot be written down, the next daemon finds its shim dead.
+    /// Records a pod as stopped. If the record cannot be written, the next daemon finds its shim
+    /// dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
             tracing::warn!(pod = %pod.get().id, error = chain(&error), "cannot record that the pod has stopped");
@@ -191,10 +194,10 @@ impl Runtime {
     }
 }
 
-/// What is true of a container that was `known` to be in one phase and is `told` to be in another.
+/// Merges the known state of a container with the reported one.
 fn merge_state(known: &ContainerState, told: ContainerState) -> ContainerState {
     match (known, told) {
-        // What was told once stays: a start does not move.
+        // A recorded exit and a recorded start are final.
         (ContainerState::Exited { .. }, _) | (ContainerState::Running { .. }, ContainerState::Running { .. }) => {
             known.clone()
         }
@@ -203,12 +206,12 @@ fn merge_state(known: &ContainerState, told: ContainerState) -> ContainerState {
     }
 }
 
-/// The exit that a shim wrote down.
+/// Reads the exit that the shim recorded.
 pub(super) fn recorded_exit(dir: &Path) -> Option<Exit> {
     safe_fs::read_json(&dir.join("exit.json")).ok().flatten()
 }
 
-/// The exit that a shim wrote down before it died, or that it did not.
+/// Reads the exit that the shim recorded, or returns one that was not observed.
 pub(super) fn recorded_exit_or_lost(dir: &Path) -> Exit {
     recorded_exit(dir).unwrap_or_else(|| Exit {
         code: LOST,

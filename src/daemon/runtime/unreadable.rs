@@ -1,8 +1,9 @@
 //! Pods and containers whose records this daemon cannot read: of another release, or damaged.
 //!
-//! They are listed as what their intents say they are and the kernel says they do, and they can be stopped and removed. Their
-//! names, addresses, ports and levels stay theirs until then. Everything else is refused, and nothing is written over their records:
-//! the release that wrote them finds them as it left them.
+//! They are listed from their intents and from the kernel, and can be stopped and removed. Their
+//! names, addresses, ports and SELinux levels stay reserved until then. All other requests are
+//! refused, and their records are never written, so that the release that wrote them finds them
+//! unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -28,20 +29,21 @@ use crate::store::{
     PodIntent, PodRecord, Unreadable, VERSION, intent,
 };
 
-/// In place of a name that is lost.
+/// Replaces a lost name.
 const NAMELESS: &str = "unknown";
-/// The file system of a pinned namespace.
+/// The file system type of a pinned namespace.
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
 impl PodRecord {
-    /// Whether all that is known of the pod is its id.
+    /// Returns true if only the ID of the pod is known.
     pub(crate) fn is_nameless(&self) -> bool {
         self.unreadable.is_some() && self.spec.meta.name == self.id.as_str() && self.spec.meta.namespace == NAMELESS
     }
 }
 
 impl Runtime {
-    /// A pod whose record cannot be read. It is stopped where nothing of it is left but files.
+    /// Builds the record of a pod whose record cannot be read. It is stopped if only files are left
+    /// of it.
     pub(super) fn unreadable_pod(
         &self,
         id: &PodId,
@@ -95,7 +97,7 @@ impl Runtime {
         }
     }
 
-    /// A container whose record cannot be read.
+    /// Builds the record of a container whose record cannot be read.
     pub(super) fn unreadable_container(&self, pod: &PodId, id: &ContainerId, why: &Arc<Unreadable>) -> ContainerRecord {
         let dir = self.layout.container(pod, id);
         let mut intent: ContainerIntent = intent::read(&dir);
@@ -131,7 +133,8 @@ impl Runtime {
         }
     }
 
-    /// By the exit that the shim wrote down, else by the processes in its cgroup.
+    /// Returns the state from the exit that the shim recorded, else from the processes in the
+    /// cgroup.
     fn state_of_unreadable(&self, dir: &Path, cgroup: &CgroupPath, created: SystemTime) -> ContainerState {
         if let Some(exit) = recorded_exit(dir) {
             return ContainerState::Exited { started: Some(created.min(exit.at)), exit };
@@ -143,8 +146,8 @@ impl Runtime {
         }
     }
 
-    /// The cgroups of the pod or container in `dir`: the one that its intent names, or where there is none, those that are found by
-    /// `id`.
+    /// Returns the cgroups of the pod or container in `dir`: the one in its intent, or without an
+    /// intent those that are named after `id`.
     pub(super) fn cgroups_to_remove(&self, dir: &Path, id: &str) -> Vec<CgroupIntent> {
         let known: CgroupIntent = intent::read(dir);
         match known.cgroup {
@@ -157,19 +160,19 @@ impl Runtime {
     }
 }
 
-/// A record as far as it can be read at all.
+/// Reads a record as a JSON value.
 fn raw(file: &Path) -> Value {
     std::fs::read(file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// When a directory was last changed: about when what is in it was made.
+/// Returns when a directory was last changed, which is about when its contents were created.
 fn made(dir: &Path) -> SystemTime {
     let changed = std::fs::metadata(dir).and_then(|about| about.modified());
-    // CRI's clients take no time for a mistake.
+    // CRI clients treat a missing time as an error.
     changed.unwrap_or(SystemTime::UNIX_EPOCH + Duration::from_secs(1))
 }
 
-/// The process that the others descend from.
+/// Returns the process that is an ancestor of the others.
 fn first_process(all: &BTreeSet<NonZeroU32>) -> Option<NonZeroU32> {
     let parent = |pid: &NonZeroU32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

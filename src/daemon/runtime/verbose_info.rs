@@ -1,4 +1,4 @@
-//! What is told on a verbose request: more than CRI has fields for.
+//! The additional information of verbose responses.
 
 use cgroup::{AppliedValues, CurrentLimits, Drift};
 use model::resources::LimitsPatch;
@@ -67,7 +67,7 @@ impl Runtime {
         })
     }
 
-    /// The pod as a whole, and each of its containers.
+    /// Returns the limits of a pod, and of each of its containers.
     fn pod_resources_info(&self, pod: &PodRecord) -> Value {
         let mut info = resources_info(&pod.spec.resources, &pod.applied, self.limits_of_pod(pod).as_ref());
         info["overhead"] = json!(pod.spec.overhead);
@@ -82,7 +82,7 @@ impl Runtime {
         info
     }
 
-    /// `now` is what the kernel says, where the container has a cgroup.
+    /// `now` has the kernel's limits, if the container has a cgroup.
     pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&CurrentLimits>) -> Value {
         let dir = self.layout.container(&container.pod, &container.id);
         let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
@@ -104,8 +104,8 @@ impl Runtime {
     }
 }
 
-/// Asked: what CRI requested. Applied: what that came to, file by file. Actual: what the kernel says now. Drift: where the
-/// last two differ, since somebody else wrote there.
+/// Asked: the request of CRI. Applied: the value that crisp wrote to each file. Actual: the
+/// kernel's current values. Drift: files where these differ, because another process wrote to them.
 fn resources_info(asked: &LimitsPatch, settings: &AppliedValues, now: Option<&CurrentLimits>) -> Value {
     let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.written)));
     let drift = now.into_iter().flat_map(|now| &now.drift);

@@ -1,4 +1,4 @@
-//! A connection to a shim: asks and answers by number, events as they come.
+//! A connection to a shim: requests and responses are matched by number, events arrive at any time.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::sandbox::{STOP_TIMEOUT, SandboxError, SandboxEvent};
 
 type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, SandboxError>>>>;
 
-/// A handle to a shim; clones share the connection, which ends with the last of them.
+/// A connection to a shim, shared by its clones.
 #[derive(Debug, Clone)]
 pub(crate) struct ShimClient(Arc<Shared>);
 
@@ -29,12 +29,12 @@ struct Shared {
     next: AtomicU64,
     waiting: Arc<Waiting>,
     execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
-    /// How many messages have come.
+    /// The number of messages received.
     heard: Arc<AtomicU64>,
-    /// How many had come when an ask was made that was not answered in time. As long as there are no more, the shim is
-    /// silent.
+    /// The number of messages received before a request that timed out. While no more arrive, the
+    /// shim counts as not responding.
     silent_since: AtomicU64,
-    /// Set when the shim is of another time and cannot be driven.
+    /// Set if the shim uses an incompatible protocol.
     foreign: Option<(String, u32)>,
     opens_paths: bool,
     reader: tokio::task::AbortHandle,
@@ -46,9 +46,9 @@ impl Drop for Shared {
     }
 }
 
-/// For asks that a shim in good health answers at once.
+/// Timeout of requests that a working shim answers immediately.
 const SOON: Duration = Duration::from_secs(5);
-/// For asks that wait for programs, or for the end of processes.
+/// Timeout of requests that wait for programs or for exits of processes.
 const PATIENCE: Duration = Duration::from_secs(120);
 fn timeout_of(request: &Request) -> Duration {
     match request {
@@ -60,14 +60,15 @@ fn timeout_of(request: &Request) -> Duration {
 }
 
 impl ShimClient {
-    /// Connects, and learns who is there.
+    /// Connects and reads the shim's release and protocol.
     pub(crate) async fn connect(
         path: &Path,
         events: mpsc::UnboundedSender<SandboxEvent>,
     ) -> Result<Self, SandboxError> {
         let failed = |source| SandboxError::Connect { path: path.to_owned(), source };
         let socket = sys::seqpacket::connect(path).map_err(failed)?;
-        // Not a stream but a sequence of packets; tokio only waits for it, what is sent and received is ours.
+        // tokio has no type for SOCK_SEQPACKET: it only polls the socket, messages are sent and
+        // received here.
         let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
         let waiting: Arc<Waiting> = Arc::default();
         let execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>> = Arc::default();
@@ -106,7 +107,8 @@ impl ShimClient {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// Whether the shim opens logs and makes the sources of mounts; one of an older release leaves that to the daemon.
+    /// Returns whether the shim opens logs and creates mount sources; for one of an older release
+    /// the daemon does.
     pub(crate) fn opens_paths(&self) -> bool {
         self.0.opens_paths
     }
@@ -126,7 +128,8 @@ impl ShimClient {
         }
     }
 
-    /// A number for an exec, and its exit code to come. An error there means the shim is gone.
+    /// Reserves a number for an exec, and returns a receiver of its exit code. An error there means
+    /// that the shim has exited.
     pub(crate) fn expect_exec(&self) -> (u64, oneshot::Receiver<i32>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
@@ -144,7 +147,8 @@ impl Shared {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let heard = self.heard.load(Ordering::Relaxed);
         let timeout = timeout_of(&request);
-        // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
+        // It already has an unanswered request. A stop or removal waits once for it, not at every
+        // step.
         let is_mute = timeout == STOP_TIMEOUT && self.silent_since.load(Ordering::Relaxed) == heard;
         let bytes = shim_protocol::encode(&ShimRequest { number, request })?;
         let (sender, receiver) = oneshot::channel();
@@ -171,7 +175,7 @@ impl Shared {
     }
 }
 
-/// An answer that nobody waits for any more is not kept.
+/// Drops a response that is not awaited any more.
 struct PendingResponse<'a> {
     waiting: &'a Waiting,
     number: u64,
@@ -192,7 +196,7 @@ struct Reader {
 }
 
 thread_local! {
-    /// Shared by all connections: with one for each, a node full of pods would pay for nothing but room.
+    /// Shared by all connections, to save memory on nodes with many pods.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; sys::seqpacket::MAX]);
 }
 
@@ -210,7 +214,7 @@ impl Reader {
         loop {
             match self.socket.async_io(Interest::READABLE, receive).await {
                 Ok(Some(Ok(message))) => self.take(message),
-                // A newer shim says something that this daemon has no word for.
+                // A message of a newer shim that this daemon does not know.
                 Ok(Some(Err((error, Some(number))))) => self.answer(number, Err(error.into())),
                 Ok(Some(Err((error, None)))) => tracing::warn!(%error, "received an unknown message from a shim"),
                 Ok(None) | Err(_) => break,
@@ -247,7 +251,7 @@ impl Reader {
     }
 }
 
-/// Which ask is answered by a message whose rest cannot be read.
+/// Returns the number of a response whose content cannot be parsed.
 fn number_of(bytes: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Numbered {

@@ -1,4 +1,4 @@
-//! The daemon's side against a shim that is played here.
+//! Tests of the client with a simulated shim.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::client::ShimClient;
 use crate::sandbox::{SandboxError, SandboxEvent};
 
-/// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
+/// Accepts one connection, answers the greeting with `protocol`, and then runs `then`.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
     let listener = sys::seqpacket::listen(path).unwrap();
     std::thread::spawn(move || then(greet(&listener, protocol)))
@@ -90,7 +90,7 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
     let connect = async || ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap_err();
     assert!(connect().await.is_dead(), "there is no socket");
     let listener = sys::seqpacket::listen(&path).unwrap();
-    // It listens, but takes no connection: stopped, perhaps.
+    // The socket listens, but accepts no connection, as that of a stopped process.
     let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::seqpacket::connect(&path).ok()).collect();
     let busy = connect().await;
     assert!(matches!(busy, SandboxError::Connect { .. }) && !busy.is_dead(), "{busy}");

@@ -1,4 +1,4 @@
-//! The daemon's side of the shims: starting one, talking to it, finding it again.
+//! The daemon's side of the shims: starts, connects, and finds them again.
 
 mod client;
 pub(crate) mod pid_file;

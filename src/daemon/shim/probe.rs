@@ -1,4 +1,4 @@
-//! Asking the shim's program what this host can do.
+//! Runs the shim's program to check what this host supports.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::ShimProgram;
 
-/// Far more than it takes.
+/// Far more than the check takes.
 const PROBE_WITHIN: Duration = Duration::from_secs(20);
 
 impl ShimProgram {
-    /// Why pods cannot have user namespaces here; none where they can. `dir` is an empty directory on the file system of
-    /// the images' layers.
+    /// Returns why pods cannot have user namespaces; `None` if they can. `dir` is an empty
+    /// directory on the file system of the images' layers.
     pub async fn probe(&self, dir: &Path, state: &Path) -> Option<String> {
         let mut command = tokio::process::Command::new(format!("/proc/self/fd/{}", self.fd().as_raw_fd()));
         command.arg0("crisp-shim").arg("probe").arg(dir).arg(state);

@@ -1,4 +1,4 @@
-//! Starting a shim.
+//! Starts shims.
 
 use std::fs::File;
 use std::io;
@@ -31,8 +31,8 @@ impl ErrorClass for SpawnError {
     }
 }
 
-/// The shim's program, in sealed memory: no container can overwrite it through `/proc`, all shims share its pages, and
-/// an upgrade of the file does not touch the shims that run.
+/// The shim's program, in sealed memory: no container can overwrite it through `/proc`, all shims
+/// share its pages, and an upgrade of the file does not change running shims.
 #[derive(Debug)]
 pub struct ShimProgram(OwnedFd);
 
@@ -47,8 +47,8 @@ impl ShimProgram {
         self.0.as_fd()
     }
 
-    /// Starts a shim for the pod whose directory is `dir`. It listens at `shim.sock` from the first moment, since the
-    /// socket is made here and handed to it.
+    /// Starts a shim for the pod whose directory is `dir`. The daemon creates the socket
+    /// `shim.sock`, so the shim is reachable from its start.
     pub(crate) fn spawn(&self, dir: &Path) -> Result<(), SpawnError> {
         let socket = dir.join("shim.sock");
         let listener = sys::seqpacket::listen(&socket).map_err(|source| SpawnError::Listen { path: socket, source })?;
@@ -63,7 +63,7 @@ impl ShimProgram {
             .spawn()
             .map_err(SpawnError::Start)?;
         let noted = child.id().map_or(Ok(()), |pid| pid_file::write(dir, pid));
-        // Somebody has to reap it. Its end is noticed by the end of its connection.
+        // Reaps the shim. Its exit is noticed by the end of its connection.
         tokio::spawn(async move { child.wait().await });
         noted.map_err(|source| SpawnError::Note { dir: dir.to_owned(), source })
     }

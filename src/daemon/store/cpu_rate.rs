@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use sync::Mutex;
 
-/// Readings that are closer than this tell little: the kernel itself counts in steps.
+/// The minimum time between samples; the kernel updates the value in steps.
 const CLOSEST: Duration = Duration::from_millis(100);
 
-/// How fast processor time is used: between this reading and an earlier one.
+/// The CPU time used per second, between this sample and an earlier one.
 #[derive(Debug, Default)]
 pub(crate) struct CpuSamples(Mutex<Option<Reading>>);
 
@@ -15,22 +15,22 @@ pub(crate) struct CpuSamples(Mutex<Option<Reading>>);
 struct Reading {
     at: Instant,
     used: u64,
-    /// Up to this reading.
+    /// The rate up to this sample.
     rate: Option<u64>,
 }
 
 impl CpuSamples {
-    /// Takes note that `used` nanoseconds were used up to `at`; returns the nanoseconds used in a second of late.
+    /// Adds a sample of `used` nanoseconds at `at`; returns the nanoseconds used per second.
     pub(crate) fn note(&self, at: Instant, used: u64) -> Option<u64> {
         let mut last = self.0.lock();
         let rate = match *last {
             Some(Reading { at: then, used: before, rate }) => {
                 let passed = at.saturating_duration_since(then);
                 if passed < CLOSEST {
-                    // Compared with the same earlier reading the next time, so that the window can grow.
+                    // The earlier sample is kept, so that the interval grows.
                     return rate;
                 }
-                // A counter that went back is another cgroup's.
+                // A value that decreased belongs to another cgroup.
                 used.checked_sub(before).and_then(|more| per_second(more, passed))
             }
             None => None,

@@ -1,10 +1,10 @@
-//! How much of a life was told to those who follow events.
+//! The last event that was published for a pod or container.
 
 use std::sync::MutexGuard;
 
 use sync::Mutex;
 
-/// The moments of a life, in their order.
+/// The steps of a container's life, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LifecycleStep {
     Created,
@@ -12,19 +12,19 @@ pub(crate) enum LifecycleStep {
     Stopped,
 }
 
-/// What was told last. Held while something is told, so that nobody hears of an end before the beginning.
+/// The last published step. Locked while events are published, so that they are in order.
 #[derive(Debug, Default)]
 pub(crate) struct EventCursor(Mutex<CursorState>);
 
 #[derive(Debug, Default)]
 pub(crate) struct CursorState {
     last: Option<LifecycleStep>,
-    /// A start is under way: what it comes to is told at its end.
+    /// True during a start: its events are published at its end.
     starting: bool,
 }
 
 impl EventCursor {
-    /// Everything up to `moment` was told before, by another daemon.
+    /// Marks all steps up to `moment` as published by an earlier daemon.
     pub(crate) fn advance_to(&self, moment: LifecycleStep) {
         self.lock().last = Some(moment);
     }
@@ -33,7 +33,7 @@ impl EventCursor {
         self.lock().starting = starting;
     }
 
-    /// Whether a start is under way.
+    /// Returns whether a start is in progress.
     pub(crate) fn is_starting(&self) -> bool {
         self.lock().starting
     }
@@ -44,10 +44,11 @@ impl EventCursor {
 }
 
 impl CursorState {
-    /// What is to be told now of a life that has come to `reached`, in order. `ran`: whether it ever started.
+    /// Returns the steps to publish for a container that has reached `reached`, in order. `ran`:
+    /// whether its program ever ran.
     pub(crate) fn pending(&mut self, reached: LifecycleStep, ran: bool) -> Vec<LifecycleStep> {
         if self.starting && reached == LifecycleStep::Stopped {
-            // Whether it ran at all is not known yet.
+            // Whether the program ran is not known yet.
             return Vec::new();
         }
         let new = [LifecycleStep::Created, LifecycleStep::Started, LifecycleStep::Stopped].into_iter();

@@ -1,8 +1,9 @@
-//! `intent.json`: what every release can read of a pod or a container, whatever it makes of the record.
+//! `intent.json`: the part of a pod's or container's state that every release can read.
 //!
-//! It is written before anything is made, so that whatever was made can be found and removed, and it says who the pod or container
-//! is, so that it can be listed and its name and addresses stay taken. Fields are only ever added, none is changed or removed. One
-//! that is missing, or that this release cannot read, is as if it had never been written: it keeps none of the others from being read.
+//! It is written before anything is created, so that everything can be found and removed, and it
+//! has the identity of the pod or container, so that it can be listed and its name and addresses
+//! stay reserved. Fields may be added, but never changed or removed. A field that is missing or
+//! cannot be read is ignored, without an effect on the others.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ use super::record::{ContainerImage, NetworkKind, PodCgroup};
 /// The name of the file.
 pub(crate) const INTENT_FILE: &str = "intent.json";
 
-/// The cgroup of a pod or a container, and whether that is crisp's to remove.
+/// The cgroup of a pod or container, and whether crisp must remove it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CgroupIntent {
@@ -30,7 +31,7 @@ pub(crate) struct CgroupIntent {
     pub(crate) ours: bool,
 }
 
-/// A pod.
+/// The intent of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct PodIntent {
@@ -52,14 +53,14 @@ pub(crate) struct PodIntent {
     pub(crate) port_mappings: Option<Vec<PortMapping>>,
     #[serde(deserialize_with = "lenient")]
     pub(crate) selinux: Option<Labels>,
-    /// With `ips`, once the pod is connected.
+    /// Written with `ips` when the pod is connected.
     #[serde(deserialize_with = "lenient")]
     pub(crate) network: Option<NetworkKind>,
     #[serde(deserialize_with = "lenient")]
     pub(crate) ips: Option<Vec<IpAddr>>,
 }
 
-/// A container.
+/// The intent of a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ContainerIntent {
@@ -102,7 +103,7 @@ impl PodIntent {
         }
     }
 
-    /// Takes from a record what is missing here: those of earlier releases have more in it than in their intents.
+    /// Adds fields from the record: earlier releases wrote fewer fields into the intent.
     pub(crate) fn fill_from(&mut self, record: &Value) {
         if self.cgroup.is_none() {
             (self.cgroup, self.ours) = (at(record, "/cgroup/path"), at(record, "/cgroup/ours").unwrap_or_default());
@@ -135,7 +136,7 @@ impl ContainerIntent {
         }
     }
 
-    /// As of a pod.
+    /// Adds fields from the record.
     pub(crate) fn fill_from(&mut self, record: &Value) {
         if self.cgroup.is_none() {
             (self.cgroup, self.ours) = (at(record, "/cgroup"), true);
@@ -151,17 +152,17 @@ impl ContainerIntent {
     }
 }
 
-/// What the intent of the pod or container in `dir` says; nothing where it is missing or damaged.
+/// Reads the intent of the pod or container in `dir`; empty if it is missing or damaged.
 pub(crate) fn read<T: DeserializeOwned + Default>(dir: &Path) -> T {
     std::fs::read(dir.join(INTENT_FILE)).map(|bytes| parse(&bytes)).unwrap_or_default()
 }
 
-/// The same from the content of the file.
+/// Parses the content of the file.
 pub(crate) fn parse<T: DeserializeOwned + Default>(bytes: &[u8]) -> T {
     serde_json::from_slice(bytes).unwrap_or_default()
 }
 
-/// A value of another release's is as good as none.
+/// Treats an unknown value of another release as missing.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(field: D) -> Result<T, D::Error> {
     Ok(serde_json::from_value(Value::deserialize(field)?).unwrap_or_default())
 }

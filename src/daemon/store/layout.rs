@@ -1,28 +1,29 @@
-//! Where things lie, and how records are written.
+//! The paths of all files of the daemon.
 //!
 //! ```text
-//! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
-//!   intent.json              written before anything else is made: who it is, and what to clear away, for all releases
-//!   pod.json                 the record; the pod exists once it is there
+//! STATE/pods/POD/            runtime state of a pod; on a tmpfs, so that no record outlives a reboot
+//!   intent.json              written before anything is created: identity and what to remove, readable by all releases
+//!   pod.json                 the record; the pod exists once the file exists
 //!   shim.sock shim.pid shim.start shim.log netns shm/
 //!   etc/                     a small file system: resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json resize-journal.json rootfs/ libcontainer/
-//!     X.new                  what X held before, and is to hold next
-//! STATE/parent-cgroups.json  the cgroups that were made above those of pods
+//!     X.new                  the next content of X, while it is written
+//! STATE/parent-cgroups.json  cgroups that crisp created above those of pods
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
-//!                            volumes/N: what its image declares, in the order of their paths
-//! ROOT/cni/                  what CNI plugins connected, and with which configuration
+//!                            volumes/N: the volumes of its image, in the order of their paths
+//! ROOT/cni/                  networks that CNI plugins connected, with their configuration
 //! ```
 //!
-//! A release finds pods of other releases, later ones too, by these names: of directories, and of `intent.json`, `pod.json`,
-//! `container.json`, `exit.json`, `netns` and `shim.*`. None of them is ever given to something else.
+//! Other releases, also later ones, find pods by these names: of directories, and of `intent.json`,
+//! `pod.json`, `container.json`, `exit.json`, `netns` and `shim.*`. None of them is reused for
+//! something else.
 
 use std::path::PathBuf;
 
 use model::{ContainerId, PodId};
 
-/// The two directories of one daemon.
+/// The two directories of a daemon.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub state: PathBuf,
@@ -46,17 +47,17 @@ impl Layout {
         self.containers(pod).join(id.as_str())
     }
 
-    /// What was made above the cgroups of pods.
+    /// The list of cgroups that crisp created above those of pods.
     pub(crate) fn parent_cgroups(&self) -> PathBuf {
         self.state.join("parent-cgroups.json")
     }
 
-    /// Where all writable layers are.
+    /// The directory of all writable layers.
     pub fn writable_layers(&self) -> PathBuf {
         self.root.join("containers")
     }
 
-    /// What CNI connected.
+    /// The directory of CNI's cached results.
     pub(crate) fn cni(&self) -> PathBuf {
         self.root.join("cni")
     }

@@ -1,8 +1,9 @@
-//! What the daemon knows: in memory for looking, on disk for the next daemon.
+//! The daemon's state: in memory for reads, on disk for the next daemon.
 //!
-//! A `Table` holds the `Entry` of every pod or container. An entry has one lock for doing and one cell for looking,
-//! so a status never waits behind a slow stop. `layout` keeps each record in a file of its own, in a directory that
-//! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
+//! A `Table` has the `Entry` of every pod and container. An entry has a lock for changes and a cell
+//! for reads, so that a status never waits for a slow stop. `layout` stores each record in the
+//! directory that contains everything else of the pod or container, so that the directory is enough
+//! for a cleanup.
 
 pub(crate) mod cpu_rate;
 mod event_cursor;

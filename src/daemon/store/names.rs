@@ -1,4 +1,4 @@
-//! Names that only one pod or container may have at a time.
+//! Names that are unique among pods or containers.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use model::{ErrorClass, ErrorKind};
 use sync::Mutex;
 
-/// The name belongs to another.
+/// The name is in use.
 #[derive(Debug, thiserror::Error)]
 #[error("the name {name} is used by {owner}")]
 pub(crate) struct NameTaken {
@@ -21,7 +21,7 @@ impl ErrorClass for NameTaken {
     }
 }
 
-/// Names and the ids of their owners.
+/// Names and the IDs of their owners.
 #[derive(Debug)]
 pub(crate) struct Names<N>(Arc<Mutex<HashMap<N, String>>>);
 
@@ -31,17 +31,17 @@ impl<N> Default for Names<N> {
     }
 }
 
-/// A name held for something that does not exist yet. Dropping it gives the name back, whatever happened meanwhile,
-/// so no reservation outlives its request.
+/// A reserved name of something that does not exist yet. Dropping it frees the name, so that no
+/// reservation outlives its request.
 #[derive(Debug)]
-#[must_use = "dropping it gives the name back"]
+#[must_use = "dropping it frees the name"]
 pub(crate) struct ReservedName<N: Hash + Eq> {
     names: Arc<Mutex<HashMap<N, String>>>,
     name: Option<N>,
 }
 
 impl<N: Hash + Eq + Clone> Names<N> {
-    /// Takes a name, or tells in the words of `shown` that it is taken.
+    /// Reserves a name; `shown` formats it for the error.
     pub(crate) fn reserve(
         &self,
         name: N,
@@ -56,7 +56,7 @@ impl<N: Hash + Eq + Clone> Names<N> {
         Ok(ReservedName { names: self.0.clone(), name: Some(name) })
     }
 
-    /// Gives up the name of something that is gone; nothing happens when another has it by now.
+    /// Frees the name of a removed owner; does nothing if another owner has it.
     pub(crate) fn release(&self, name: &N, owner: &str) {
         let mut names = self.0.lock();
         if names.get(name).is_some_and(|has| has == owner) {
@@ -66,7 +66,7 @@ impl<N: Hash + Eq + Clone> Names<N> {
 }
 
 impl<N: Hash + Eq> ReservedName<N> {
-    /// The owner exists now: the name stays until [`Names::release`].
+    /// Keeps the name until [`Names::release`], because its owner exists now.
     pub(crate) fn keep(mut self) {
         self.name = None;
     }

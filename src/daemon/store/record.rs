@@ -1,4 +1,4 @@
-//! What is kept of a pod and of a container: enough for a new daemon to go on where the last one ended.
+//! The records of pods and containers, from which the next daemon continues.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use shim_protocol::Sandbox;
 
 use super::table::Record;
 
-/// Grows when an older daemon could not read the records any more. What that one needs to list and to end what it finds is in the
-/// intents beside the records ([`super::intent`]).
+/// Incremented when an older daemon cannot read the records any more. Listing and removing need
+/// only the intents beside the records ([`super::intent`]).
 pub(crate) const VERSION: u32 = 2;
-/// How much of a version that is none is shown.
+/// Maximum bytes of an invalid version in an error.
 const SHOWN_MAX: usize = 40;
 
-/// Why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
     #[error("{file} has version {found}, and this daemon reads version {VERSION}")]
@@ -33,7 +33,8 @@ pub(crate) enum Unreadable {
     Damaged { file: &'static str, problem: String },
 }
 
-/// The record in the bytes of `file`. The version comes first: the rest of a record of another version may look like damage.
+/// Parses the content of `file`. The version is checked first: a record of another version might
+/// look damaged.
 pub(crate) fn parse<R: Record + DeserializeOwned>(file: &'static str, id: &str, bytes: &[u8]) -> Result<R, Unreadable> {
     let damaged = |problem: String| Unreadable::Damaged { file, problem };
     let record: Value = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
@@ -49,7 +50,7 @@ pub(crate) fn parse<R: Record + DeserializeOwned>(file: &'static str, id: &str, 
     if record.id() == id { Ok(record) } else { Err(damaged(format!("it has the id {}", record.id()))) }
 }
 
-/// A pod that exists.
+/// The record of a pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PodRecord {
     pub(crate) version: u32,
@@ -57,29 +58,30 @@ pub(crate) struct PodRecord {
     pub(crate) spec: PodSpec,
     pub(crate) created: SystemTime,
     pub(crate) state: PodState,
-    /// The one asked for, else the host's.
+    /// The requested host name, else the host's.
     pub(crate) hostname: String,
-    /// Where its namespaces are.
+    /// The paths of its namespaces.
     pub(crate) sandbox: Sandbox,
     pub(crate) cgroup: PodCgroup,
-    /// What was written to the files of its cgroup.
+    /// The values that crisp wrote to its cgroup.
     #[serde(default)]
     pub(crate) applied: AppliedValues,
-    /// First the primary one. Empty with the host's network, or without any network.
+    /// The primary address first. Empty with the host's network, or without a network.
     pub(crate) ips: Vec<IpAddr>,
-    /// Older records do not have it, nor a network.
+    /// Missing in older records, together with the network.
     #[serde(default)]
     pub(crate) network: NetworkKind,
-    /// Its SELinux labels, which its containers share; none where the host has no SELinux.
+    /// Its SELinux labels, shared by its containers; `None` on hosts without SELinux.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
-    /// Set where the file could not be read: the rest is what the intent says, and is never written over the file.
+    /// Set if the file cannot be read: the other fields are from the intent, and never written to
+    /// the file.
     #[serde(skip)]
     pub(crate) unreadable: Option<Arc<Unreadable>>,
 }
 
 impl PodRecord {
-    /// A pod that is stopped has given its addresses back.
+    /// A stopped pod has no addresses.
     pub(crate) fn stop(&mut self) {
         self.state = PodState::NotReady;
         self.network = NetworkKind::None;
@@ -87,27 +89,28 @@ impl PodRecord {
     }
 }
 
-/// What connects a pod to others.
+/// The network of a pod.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NetworkKind {
-    /// Nothing: it has the host's network, or loopback alone, or is stopped.
+    /// None: the host's network, loopback alone, or the pod is stopped.
     #[default]
     None,
     Cni,
-    /// crisp's own bridge.
+    /// crisp's bridge.
     Bridge,
 }
 
-/// The cgroup above the pod's containers.
+/// The parent cgroup of a pod's containers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PodCgroup {
     pub(crate) path: CgroupPath,
-    /// crisp made it and removes it; else the client owns it and crisp never writes to it.
+    /// True if crisp created the cgroup and removes it; otherwise the client owns it, and crisp
+    /// never writes to it.
     pub(crate) ours: bool,
 }
 
-/// A container that exists.
+/// The record of a container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
     pub(crate) version: u32,
@@ -117,40 +120,40 @@ pub(crate) struct ContainerRecord {
     pub(crate) created: SystemTime,
     pub(crate) state: ContainerState,
     pub(crate) image: ContainerImage,
-    /// The images that its mounts name, as they were asked for, and the id that each had.
+    /// The images of its mounts by the name in the request, with their IDs.
     #[serde(default)]
     pub(crate) mounted: BTreeMap<String, String>,
     pub(crate) user: ContainerUser,
-    /// The log file's full path on the host.
+    /// The absolute path of the log file on the host.
     pub(crate) log: Option<PathBuf>,
     pub(crate) stop_signal: Signal,
     pub(crate) cgroup: CgroupPath,
-    /// What was written to the files of its cgroup.
+    /// The values that crisp wrote to its cgroup.
     #[serde(default)]
     pub(crate) applied: AppliedValues,
-    /// The CDI devices that it was given.
+    /// Its CDI devices.
     #[serde(default)]
     pub(crate) cdi: Vec<InjectedDevice>,
-    /// As of the pod.
+    /// Its SELinux labels; `None` on hosts without SELinux.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
-    /// As of the pod. Set also where it is the pod's record that cannot be read.
+    /// Set if the file, or that of the pod, cannot be read.
     #[serde(skip)]
     pub(crate) unreadable: Option<Arc<Unreadable>>,
 }
 
-/// The image as it was found when the container was made.
+/// The image at the time of CreateContainer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContainerImage {
     /// `sha256:…` of the image's configuration.
     pub(crate) id: String,
-    /// What people call it, also where the client asked by id.
+    /// A tag if it has one, also if the client requested an ID.
     pub(crate) name: String,
-    /// A repository digest where it has one, else its id.
+    /// A repository digest if it has one, else its ID.
     pub(crate) reference: String,
 }
 
-/// Who the container's first process is.
+/// The user of the container's first process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ContainerUser {
     pub(crate) uid: u32,

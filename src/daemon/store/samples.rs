@@ -1,4 +1,4 @@
-//! What was read or measured of a pod or container last. It lives and goes with the entry, so nothing has to be forgotten.
+//! Cached measurements of a pod or container. They are part of its entry, and dropped with it.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use sync::Mutex;
 
 use super::record::ContainerRecord;
 
-/// How old a measurement may become before it is taken again.
+/// The age at which a measurement is repeated.
 const FRESH_FOR: Duration = Duration::from_secs(10);
-/// How long limits that were read are good for where they are told only beside something else.
+/// The maximum age of limits in responses about something else.
 const LATELY: Duration = Duration::from_secs(1);
-/// At most this part of the time is spent on measuring one container.
+/// At most 1/SHARE of the time is spent on measuring one container.
 const SHARE: u32 = 20;
 
-/// The limits that were read last, and the record that they belong to.
+/// The last limits that were read, and the record that they belong to.
 #[derive(Debug, Default)]
 pub(crate) struct LimitsCache(Mutex<Option<LimitsRead>>);
 
@@ -28,8 +28,8 @@ struct LimitsRead {
 }
 
 impl LimitsCache {
-    /// What `read` says, or said a moment ago of the same record: whatever crisp changes makes another one. Shared, since many
-    /// events of a burst hold on to it.
+    /// Returns the result of `read`, or a recent one of the same record: every change by crisp
+    /// creates a new record. Shared, because many events of a burst contain it.
     pub(crate) fn get_recent(
         &self,
         at: Instant,
@@ -49,42 +49,42 @@ impl LimitsCache {
     }
 }
 
-/// How much a writable layer takes on the disk, and whether it is time to look again.
+/// The disk usage of a writable layer, and when to measure it again.
 #[derive(Debug, Default)]
 pub(crate) struct DiskSamples(Mutex<Measured>);
 
 #[derive(Debug, Default)]
 struct Measured {
     known: Option<DiskUsage>,
-    /// Until when nobody needs to look again.
+    /// No measurement is needed before this time.
     fresh_until: Option<Instant>,
-    /// Somebody is about to look, or looking.
+    /// A measurement is queued or in progress.
     taken: bool,
-    /// The last look was a long one.
+    /// The last measurement took long.
     large: bool,
-    /// It was told that it could not be counted, or not all of it.
+    /// A failed or incomplete measurement was logged.
     told: bool,
 }
 
 /// Whether and how a layer is to be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refresh {
-    /// What is known is fresh enough, or somebody measures already.
+    /// The value is recent, or a measurement is in progress.
     No,
-    /// Nothing is known yet.
+    /// There is no value yet.
     First,
     Again {
         large: bool,
     },
 }
 
-/// What a look at a layer brought.
+/// The result of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DiskSample {
     pub(crate) usage: DiskUsage,
-    /// Everything was counted; else there is at least as much.
+    /// True if everything was counted; otherwise the values are lower bounds.
     pub(crate) whole: bool,
-    /// How long it took, pauses aside.
+    /// The time it took, without pauses.
     pub(crate) spent: Duration,
 }
 
@@ -93,7 +93,7 @@ impl DiskSamples {
         self.lock().known
     }
 
-    /// Whether the layer is to be measured now; who is told so has to.
+    /// Returns whether the layer is to be measured now; if so, the caller must measure it.
     pub(crate) fn take(&self, now: Instant) -> Refresh {
         let mut measured = self.lock();
         if measured.taken || measured.fresh_until.is_some_and(|until| now < until) {
@@ -106,13 +106,13 @@ impl DiskSamples {
         }
     }
 
-    /// The layer takes longer than most, and is being measured apart from them.
+    /// Marks the layer as large; it is measured separately.
     pub(crate) fn is_large(&self) {
         self.lock().large = true;
     }
 
-    /// Ends what [`DiskSamples::take`] began; `None` where the layer could not be measured. True when it could not be counted,
-    /// or not all of it, and nobody was told since it last could.
+    /// Ends what [`DiskSamples::take`] started; `None` if the layer could not be measured. Returns
+    /// true for the first failed or incomplete measurement after a complete one, to log it.
     pub(crate) fn put(&self, now: Instant, large: bool, look: Option<DiskSample>) -> bool {
         let mut measured = self.lock();
         measured.taken = false;

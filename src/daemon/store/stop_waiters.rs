@@ -1,14 +1,14 @@
-//! Who waits to end a pod.
+//! Requests that wait to stop a pod.
 
 use tokio::sync::watch;
 
-/// How many there are. What is being made in the pod is given up for them: it may never be done.
+/// The number of requests. A create in the pod is abandoned for them, because it may never end.
 #[derive(Debug, Default)]
 pub(crate) struct StopWaiters(watch::Sender<usize>);
 
-/// One of them, until this is dropped.
+/// A waiting request, until this is dropped.
 #[derive(Debug)]
-#[must_use = "who waits holds this"]
+#[must_use = "dropping it ends the wait"]
 pub(crate) struct StopWaiter<'a>(&'a StopWaiters);
 
 impl StopWaiters {
@@ -21,9 +21,9 @@ impl StopWaiters {
         *self.0.borrow() > 0
     }
 
-    /// Until somebody does.
+    /// Waits until there is such a request.
     pub(crate) async fn awaited(&self) {
-        // The sender is here.
+        // The sender is in self, so the channel cannot close.
         self.0.subscribe().wait_for(|count| *count > 0).await.ok();
     }
 }

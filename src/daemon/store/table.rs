@@ -1,4 +1,4 @@
-//! Entries by id, for those who do and those who look.
+//! The table of pods or containers by ID.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,27 +17,27 @@ use super::record::{ContainerRecord, PodRecord};
 use super::samples::{DiskSamples, LimitsCache};
 use super::stop_waiters::StopWaiters;
 
-/// A prefix that fits several ids.
+/// An ID prefix with several matches.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is ambiguous: it matches several ids")]
 pub(crate) struct AmbiguousId(String);
 
-/// The record of a pod, in its directory.
+/// The file of a pod's record.
 pub(crate) const POD_FILE: &str = "pod.json";
-/// That of a container.
+/// The file of a container's record.
 pub(crate) const CONTAINER_FILE: &str = "container.json";
 
-/// Something that is kept in a file.
+/// A record that is stored in a file.
 pub(crate) trait Record: Serialize + Clone {
-    /// What is kept beside it in memory, and only there.
+    /// The part of an entry that is only in memory.
     type Samples: Default + std::fmt::Debug;
     fn id(&self) -> &str;
     fn file(&self, layout: &Layout) -> PathBuf;
-    /// Whether it may be written: not over a file that this daemon could not read.
+    /// Returns whether the file may be written: not if this daemon could not read it.
     fn is_writable(&self) -> bool;
 }
 
-/// What is known of a pod from readings alone.
+/// Cached values of a pod.
 #[derive(Debug, Default)]
 pub(crate) struct PodSamples {
     pub(crate) cpu: CpuSamples,
@@ -58,7 +58,7 @@ impl Record for PodRecord {
     }
 }
 
-/// What is known of a container from readings alone.
+/// Cached values of a container.
 #[derive(Debug, Default)]
 pub(crate) struct ContainerSamples {
     pub(crate) cpu: CpuSamples,
@@ -81,7 +81,7 @@ impl Record for ContainerRecord {
     }
 }
 
-/// One lock for doing, one cell for looking: status never queues behind a slow stop.
+/// A record with a lock for changes and a cell for reads: a status never waits for a slow stop.
 #[derive(Debug)]
 pub(crate) struct Entry<R: Record> {
     work: Mutex<()>,
@@ -104,42 +104,43 @@ impl<R: Record> Entry<R> {
         }
     }
 
-    /// What is true now.
+    /// Returns the current record.
     pub(crate) fn get(&self) -> Arc<R> {
         self.seen.borrow().clone()
     }
 
-    /// What was read of it last.
+    /// Returns the cached values.
     pub(crate) fn samples(&self) -> &R::Samples {
         &self.gauges
     }
 
-    /// Waits for one's turn to change it by more than a step.
+    /// Locks the entry for an operation of several steps.
     pub(crate) async fn lock(&self) -> MutexGuard<'_, ()> {
         self.work.lock().await
     }
 
-    /// Waits for one's turn to change what it may use: apart from other work, since a slow stop is no reason to wait.
+    /// Locks the entry for a resize: separate from the other lock, so that a resize does not wait
+    /// for a slow stop.
     pub(crate) async fn lock_resources(&self) -> MutexGuard<'_, ()> {
         self.resizing.lock().await
     }
 
-    /// Whether `seen` is what it is, and nobody is changing what it may use.
+    /// Returns whether `seen` is the current record and no resize is in progress.
     pub(crate) fn is_current(&self, seen: &R) -> bool {
         self.resizing.try_lock().is_ok() && std::ptr::eq(&*self.get(), seen)
     }
 
-    /// Changes the record and writes it, as one step; a change that cannot be written is not made.
+    /// Changes and writes the record in one step; if it cannot be written, it is not changed.
     pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), FileError> {
         self.change(layout, change, |written| written.is_ok())
     }
 
-    /// Changes the record and writes it, as one step; the change is seen even when writing fails.
+    /// Changes and writes the record in one step; it is changed also if it cannot be written.
     pub(crate) fn update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), FileError> {
         self.change(layout, change, |_| true)
     }
 
-    /// Nobody who looks waits for the disk: only those who change it wait for each other.
+    /// Reads do not wait for the disk, only other changes do.
     fn change(
         &self,
         layout: &Layout,
@@ -157,7 +158,7 @@ impl<R: Record> Entry<R> {
         written
     }
 
-    /// Waits until `done` is true of the record.
+    /// Waits until `done` is true for the record.
     pub(crate) async fn wait_until(&self, mut done: impl FnMut(&R) -> bool) {
         // The sender is in self, so the channel cannot close.
         self.seen.subscribe().wait_for(|record| done(record)).await.ok();
@@ -185,13 +186,13 @@ impl<R: Record> Table<R> {
         self.0.write().remove(id);
     }
 
-    /// Whether `entry` is still here: one that was found before a wait may be gone after it.
+    /// Returns whether `entry` still exists: it may have been removed during a wait.
     pub(crate) fn has(&self, entry: &Arc<Entry<R>>) -> bool {
         let map = self.0.read();
         map.get(entry.get().id()).is_some_and(|found| Arc::ptr_eq(found, entry))
     }
 
-    /// By id, or by a beginning of it that fits only one.
+    /// Returns the entry with this ID, or the only one with this ID prefix.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, AmbiguousId> {
         let map = self.0.read();
         if let Some(entry) = map.get(id) {

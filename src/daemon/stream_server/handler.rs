@@ -1,4 +1,4 @@
-//! From a request with a good token to something that runs.
+//! Starts the operation for a request with a valid token.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use super::tokens::TokenPayload as _;
 use super::{Request, StreamServer};
 use crate::runtime::Runtime;
 
-/// The most clients that are connected at the same time.
+/// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 1000;
-/// The most ports of a client that has two channels for each.
+/// Maximum ports of a client with two channels per port.
 const PORTS_MAX: usize = 100;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Whoever comes with a token is let in here.
+/// Redeems tokens and starts their operations.
 #[derive(Debug)]
 pub(super) struct StreamHandler {
     runtime: Arc<Runtime>,
@@ -41,7 +41,8 @@ impl StreamHandler {
         Self { runtime, streaming, places: Places::new(CLIENTS_MAX) }
     }
 
-    /// Answers, and begins what was asked for once the connection is the client's. `welcome` is called for a good token.
+    /// Answers a request, and starts its operation after the upgrade. `welcome` is called for a
+    /// valid token.
     pub(super) fn answer(&self, mut request: HttpRequest<Incoming>, welcome: &dyn Fn()) -> Answer {
         let Some(asked) = self.redeem(request.uri().path()) else {
             return text(StatusCode::NOT_FOUND, "invalid or expired token\n");
@@ -98,7 +99,7 @@ impl StreamHandler {
         }
     }
 
-    /// What was promised at this path, which is `/exec/TOKEN` and the like.
+    /// Returns the request for this path, such as `/exec/TOKEN`.
     fn redeem(&self, path: &str) -> Option<Request> {
         let (place, token) = path.strip_prefix('/')?.split_once('/')?;
         self.streaming.tokens.redeem(token).filter(|asked| asked.place() == place)
@@ -108,7 +109,7 @@ impl StreamHandler {
         self.runtime.config().stream.times
     }
 
-    /// Runs `work` once the connection was handed over.
+    /// Runs `work` after the upgrade of the connection.
     fn begin<W>(&self, place: Place, upgraded: OnUpgrade, work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static)
     where
         W: Future<Output = ()> + Send,
@@ -146,7 +147,7 @@ fn io_of(upgraded: Upgraded) -> Option<Io> {
     Some(Io::new(reader, writer, &secret.read_buf))
 }
 
-/// The ports that a URL names, as in `port=80,443&port=8080`; none where one of them is no port.
+/// Returns the ports of a URL, as in `port=80,443&port=8080`; none if one of them is invalid.
 fn ports_in(query: Option<&str>) -> Vec<u16> {
     let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let values = pairs.filter(|(name, _)| matches!(*name, "port" | "ports")).map(|(_, value)| value);
@@ -161,7 +162,8 @@ fn text(status: StatusCode, words: &'static str) -> Answer {
     last(response)
 }
 
-/// An answer after which nothing follows. Not a setting of the whole server: it would say so also when it hands a connection over.
+/// Returns a response after which the connection closes. Not a setting of the server, which would
+/// also apply to upgrades.
 fn last(mut response: Answer) -> Answer {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response

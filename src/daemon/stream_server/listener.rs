@@ -1,4 +1,4 @@
-//! Listening, and what happens to a connection before somebody answers it.
+//! Accepts connections, until they have shown a token.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,17 +19,19 @@ use super::unauthenticated::UnauthenticatedConns;
 use super::{StreamServer, Tokens};
 use crate::runtime::Runtime;
 
-/// How long a client may take to say what it wants, with all of TLS.
+/// The time for a client to send its request, including the TLS handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest head of a request.
+/// Maximum size of a request's head.
 const HEAD_MAX: usize = 16 << 10;
-/// The pause after a connection could not be accepted, as when descriptors run out.
+/// The pause after a connection could not be accepted, for example because all descriptors are in
+/// use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A client whose machine is gone is noticed after this, and so many questions without an answer.
+/// TCP keepalive: the idle time, the interval, and the number of unanswered probes until a client
+/// counts as disconnected.
 const ALIVE_AFTER: Duration = Duration::from_secs(30);
 const ALIVE_PROBES: u32 = 4;
 
-/// Clients cannot come.
+/// The streaming server could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     #[error("listening on {address}")]
@@ -38,7 +40,7 @@ pub enum BindError {
     Tls(#[from] InvalidIdentity),
 }
 
-/// Where clients come in, before there is anybody to answer them.
+/// The listening socket, before the runtime exists.
 #[derive(Debug)]
 pub(crate) struct Listener {
     listener: TcpListener,
@@ -46,7 +48,7 @@ pub(crate) struct Listener {
     streaming: Arc<StreamServer>,
 }
 
-/// Settings of TLS have no words for themselves.
+/// rustls' settings do not implement Debug.
 struct Tls(TlsAcceptor);
 
 impl std::fmt::Debug for Tls {
@@ -55,7 +57,7 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// Answers until it is dropped; who is connected by then stays so.
+/// The running server; ends when dropped. Upgraded connections continue.
 #[derive(Debug)]
 pub(crate) struct ListenerTask(JoinHandle<()>);
 
@@ -76,7 +78,7 @@ impl Listener {
         Ok(Self { listener, tls, streaming: Arc::new(StreamServer { tokens: Tokens::default(), scheme, address }) })
     }
 
-    /// Hands out the URLs that lead here.
+    /// Returns the server that issues the URLs.
     pub(crate) fn streaming(&self) -> Arc<StreamServer> {
         Arc::clone(&self.streaming)
     }
@@ -93,7 +95,7 @@ impl Listener {
     }
 }
 
-/// Lets clients in, for ever.
+/// Accepts connections; never returns.
 async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHandler>) {
     let unauthenticated: Arc<UnauthenticatedConns> = Arc::default();
     loop {
@@ -118,7 +120,7 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHand
     }
 }
 
-/// Hears one request, and answers it. `welcome` is called as soon as it has shown a token.
+/// Serves one request. `welcome` is called when it has shown a valid token.
 async fn talk(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,

@@ -1,7 +1,8 @@
-//! The streaming server: where clients of exec, attach and port-forward go with the URL that they got over CRI.
+//! The streaming server: clients of exec, attach and port-forward connect to it with the URL that
+//! they got over CRI.
 //!
-//! A URL names a request by a token that is good once and for a minute; nothing is answered without one. What is spoken then
-//! is for the crate `streaming`, what is done for the runtime.
+//! A URL has a token for one request, valid once and for one minute; requests without one are
+//! refused. The crate `streaming` implements the protocols, the runtime the operations.
 
 mod handler;
 mod listener;
@@ -17,7 +18,7 @@ use streaming::remote_command::StdioOptions;
 pub(crate) use listener::{BindError, Listener};
 use tokens::{TokenPayload, Tokens};
 
-/// What a client was promised.
+/// The request that a token stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Exec {
@@ -31,7 +32,7 @@ pub(crate) enum Request {
         container: ContainerId,
         wants: StdioOptions,
     },
-    /// Only to these ports; any where there are none.
+    /// The allowed ports; all if empty.
     PortForward {
         pod: PodId,
         ports: Vec<u16>,
@@ -39,7 +40,7 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// The first part of its path.
+    /// Returns the first part of its path.
     fn place(&self) -> &'static str {
         match self {
             Self::Exec { .. } => "exec",
@@ -65,7 +66,7 @@ impl TokenPayload for Request {
     }
 }
 
-/// Hands out URLs.
+/// Issues URLs.
 #[derive(Debug)]
 pub(crate) struct StreamServer {
     tokens: Tokens<Request>,
@@ -74,7 +75,7 @@ pub(crate) struct StreamServer {
 }
 
 impl StreamServer {
-    /// Where a client has to go with this request, once and soon.
+    /// Returns the URL for this request.
     pub(crate) fn url(&self, request: Request) -> String {
         let Self { tokens, scheme, address } = self;
         let place = request.place();

@@ -1,4 +1,4 @@
-//! Places of connected clients, shared fairly among pods.
+//! Limits the number of connected clients, shared fairly among pods.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use model::PodId;
 use sync::Mutex;
 use tokio::sync::Notify;
 
-/// At most so many clients are connected. While there is no place left, a pod that has fewer gets one of the pod that has the most:
-/// no pod keeps the clients of others out.
+/// At most this many clients are connected. If all places are in use, a pod with fewer clients gets
+/// a place of the pod with the most, so that no pod can keep the clients of others out.
 #[derive(Debug)]
 pub(super) struct Places {
     most: usize,
@@ -23,7 +23,7 @@ struct Taken {
     pods: HashMap<PodId, Vec<(u64, Arc<Notify>)>>,
 }
 
-/// A client's place, until it is dropped or given to another pod's client.
+/// The place of a client, until it is dropped or given to a client of another pod.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Arc<Places>,
@@ -37,14 +37,15 @@ impl Places {
         Arc::new(Self { most, taken: Mutex::default() })
     }
 
-    /// A place for a client of `pod`; none where all are taken and no pod has more than this one would have.
+    /// Returns a place for a client of `pod`; `None` if all are in use and no pod has more than
+    /// this one would have.
     pub(super) fn take(self: &Arc<Self>, pod: &PodId) -> Option<Place> {
         let mut taken = self.taken.lock();
         if taken.count >= self.most {
             let own = taken.pods.get(pod).map_or(0, Vec::len);
             let most = taken.pods.iter_mut().max_by_key(|(_, places)| places.len());
             let (_, places) = most.filter(|(_, places)| places.len() > own + 1)?;
-            // The newest: who was there before the others came is not who took all places.
+            // The newest: older clients did not exhaust the places.
             let (_, lost) = places.pop()?;
             lost.notify_one();
             taken.count -= 1;
@@ -62,7 +63,7 @@ impl Place {
         &self.pod
     }
 
-    /// Ends when the place was given to another.
+    /// Waits until the place was given to another client.
     pub(super) async fn lost(&self) {
         self.lost.notified().await;
     }

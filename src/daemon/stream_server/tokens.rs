@@ -1,7 +1,8 @@
-//! Tokens that are good once, and not for long.
+//! Tokens that are valid once, for a short time.
 //!
-//! What one stands for is held for no longer than it is good: arguments of commands are somebody's secrets, and as long as they like.
-//! While there are too many, the pod that has the most loses its oldest: no pod keeps the clients of others from getting one.
+//! A token's request is dropped when the token expires: arguments of commands can be secret and
+//! large. If there are too many tokens, the pod with the most loses its oldest, so that no pod can
+//! keep the clients of others from getting one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
@@ -14,11 +15,11 @@ use sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a token is good.
+/// The lifetime of a token.
 const TTL: Duration = Duration::from_secs(60);
-/// The most that are good at the same time.
+/// Maximum number of valid tokens.
 const MOST: usize = 1000;
-/// The most memory that they may stand for at the same time, in bytes. A new one alone may have more.
+/// Maximum memory of their requests, in bytes. A single new one may have more.
 const MOST_HELD: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -27,18 +28,18 @@ pub(super) struct Tokens<T> {
     issued: Notify,
 }
 
-/// What a token stands for, which takes memory.
+/// The request of a token.
 pub(super) trait TokenPayload {
-    /// The pod that it is for.
+    /// The pod of the request.
     fn pod(&self) -> &PodId;
-    /// In bytes, more or less.
+    /// Its approximate size in bytes.
     fn size(&self) -> usize;
 }
 
 #[derive(Debug)]
 struct Inner<T> {
     good: HashMap<String, T>,
-    /// By all that are good, in bytes.
+    /// The size of all requests, in bytes.
     held: usize,
     /// Oldest first.
     order: VecDeque<(Instant, String)>,
@@ -66,7 +67,7 @@ impl<T: TokenPayload> Tokens<T> {
         inner.make_room(&value);
         inner.held = inner.held.saturating_add(value.size());
         let mut bytes = [0; 16];
-        // The kernel's generator does not fail once the system has booted.
+        // getrandom(2) does not fail after the system has booted.
         while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(16) {}
         let token = URL_SAFE_NO_PAD.encode(bytes);
         inner.good.insert(token.clone(), value);
@@ -75,7 +76,7 @@ impl<T: TokenPayload> Tokens<T> {
         token
     }
 
-    /// What the token stands for, if it is good. It is not any more.
+    /// Returns the request of a valid token, and invalidates the token.
     pub(super) fn redeem(&self, token: &str) -> Option<T> {
         self.redeem_at(token, Instant::now())
     }
@@ -86,7 +87,7 @@ impl<T: TokenPayload> Tokens<T> {
         inner.take(token)
     }
 
-    /// Forgets those that are not good any more, also where nobody comes with or for another. Never ends.
+    /// Drops expired tokens when they expire. Never returns.
     pub(super) async fn forget_in_time(&self) {
         loop {
             match self.oldest() {
@@ -96,7 +97,7 @@ impl<T: TokenPayload> Tokens<T> {
         }
     }
 
-    /// When the oldest of those that are good was issued.
+    /// Returns when the oldest valid token was issued.
     fn oldest(&self) -> Option<Instant> {
         let mut inner = self.inner();
         inner.forget_old(Instant::now());
@@ -121,7 +122,7 @@ impl<T: TokenPayload> Inner<T> {
         }
     }
 
-    /// Forgets tokens until there is room for `new`.
+    /// Drops tokens until there is room for `new`.
     fn make_room(&mut self, new: &T) {
         while self.good.len() >= MOST && self.forget_oldest_of_largest(new.pod(), 1, |_| 1) {}
         while self.held.saturating_add(new.size()) > MOST_HELD
@@ -129,15 +130,15 @@ impl<T: TokenPayload> Inner<T> {
         {}
     }
 
-    /// Forgets the oldest token of the pod that has the most by `measure`, where `asking` has `more` than it holds now. False where
-    /// that is `asking` itself, and it holds none.
+    /// Drops the oldest token of the pod with the most by `measure`, where `asking` has `more` than
+    /// it holds now. Returns false if that is `asking` itself and it holds none.
     fn forget_oldest_of_largest(&mut self, asking: &PodId, more: usize, measure: impl Fn(&T) -> usize) -> bool {
         let mut sums: HashMap<&PodId, usize> = HashMap::from([(asking, more)]);
         for value in self.good.values() {
             *sums.entry(value.pod()).or_default() += measure(value);
         }
         let most = sums.values().copied().max().unwrap_or_default();
-        // Oldest first: of pods with equally much it is the one that waits longest.
+        // In order of age: of equal pods the one with the oldest token.
         let largest = self.order.iter().find(|(_, token)| {
             self.good.get(token).is_some_and(|value| sums.get(value.pod()).is_some_and(|sum| *sum == most))
         });
@@ -152,7 +153,7 @@ impl<T: TokenPayload> Inner<T> {
 mod tests {
     use super::*;
 
-    /// Of a pod, with so many bytes.
+    /// Creates a request of this pod with this size.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct Held(PodId, usize);
 
@@ -238,7 +239,7 @@ mod tests {
         assert!(tokens.inner().held <= MOST_HELD);
         assert_eq!(tokens.redeem(&large[0]), None);
         assert!(tokens.redeem(&small).is_some() && tokens.redeem(&large[7]).is_some());
-        // Where each pod has one large one, the oldest of them goes.
+        // With one large token for each pod, the oldest is dropped.
         let large: Vec<_> = (3..13).map(|pod| tokens.issue(of(pod, MOST_HELD))).collect();
         assert!(tokens.inner().held <= 2 * MOST_HELD);
         assert!(tokens.redeem(&large[9]).is_some());

@@ -1,4 +1,4 @@
-//! Connections that have not shown a token yet: anybody on this machine may make one.
+//! Connections that have not shown a token yet; any process on the host can open them.
 
 use std::collections::BTreeMap;
 use std::sync::MutexGuard;
@@ -6,7 +6,7 @@ use std::sync::MutexGuard;
 use sync::Mutex;
 use tokio::task::AbortHandle;
 
-/// The most that wait at the same time. One more, and the oldest has to go: a client that means it says what it wants at once.
+/// Maximum number. One more closes the oldest: a client sends its request immediately.
 const MOST: usize = 256;
 
 #[derive(Debug, Default)]
@@ -23,12 +23,12 @@ impl UnauthenticatedConns {
         self.0.lock()
     }
 
-    /// Lets in what `begin` starts; its number comes along, to leave with.
+    /// Adds the connection that `begin` starts; it gets its number, for `leave`.
     pub(super) fn enter(&self, begin: impl FnOnce(u64) -> AbortHandle) {
         let mut inner = self.inner();
         inner.next += 1;
         let number = inner.next;
-        // It cannot leave before it is in: that takes the same lock.
+        // `leave` cannot come first: it takes the same lock.
         let handle = begin(number);
         inner.waiting.insert(number, handle);
         if inner.waiting.len() > MOST

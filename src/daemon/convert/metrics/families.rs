@@ -1,12 +1,12 @@
-//! The names that metrics have: cAdvisor's, which the kubelet has always shown, so that dashboards and alerts go on.
+//! The metric families: cAdvisor's names, so that existing dashboards and alerts keep working.
 
 use cri_api::v1;
 use cri_api::v1::MetricType;
 
-/// What every metric is labelled with, in this order, as the kubelet labels cAdvisor's.
+/// The labels of every metric, in this order, as the kubelet labels cAdvisor's.
 pub(super) const LABELS: [&str; 6] = ["container", "id", "image", "name", "namespace", "pod"];
 
-/// Metrics of one name.
+/// A metric family.
 #[derive(Debug)]
 pub(super) struct Family {
     pub(super) name: &'static str,
@@ -26,7 +26,7 @@ impl Family {
     }
 }
 
-/// All there are. What they say never changes, so that a client may ask once.
+/// All families. They never change, so a client may request them once.
 pub(crate) fn descriptors() -> Vec<v1::MetricDescriptor> {
     ALL.iter().map(|family| family.descriptor()).collect()
 }

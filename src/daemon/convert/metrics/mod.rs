@@ -1,4 +1,4 @@
-//! What metrics over CRI tell of pods and containers.
+//! Metrics of pods and containers over CRI.
 
 mod families;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use crate::store::{ContainerRecord, PodRecord};
 pub(crate) use families::descriptors;
 use families::{self as f, Family, LABELS};
 
-/// Everything that is told of all pods.
+/// Returns the metrics of all pods.
 pub(crate) fn pods(metered: &MetricsSnapshot) -> Vec<v1::PodSandboxMetrics> {
     metered.pods.iter().map(|pod| of_pod(pod, metered)).collect()
 }
@@ -67,14 +67,14 @@ fn of_container(container: &ContainerMetrics, pod: &PodRecord, metered: &Metrics
     v1::ContainerMetrics { container_id: record.id.to_string(), metrics: sheet.metrics }
 }
 
-/// As cAdvisor has it of a pod's network: no container, no image.
+/// Returns the labels of a pod's network as cAdvisor has them: no container, no image.
 fn pod_labels(record: &PodRecord) -> [String; LABELS.len()] {
     let meta = &record.spec.meta;
     let none = String::new;
     [none(), record.cgroup.path.to_string(), none(), record.id.to_string(), meta.namespace.clone(), meta.name.clone()]
 }
 
-/// As cAdvisor has it: what is called id is the cgroup, what is called name is the id.
+/// Returns the labels of a container as cAdvisor has them: id is the cgroup, name is the ID.
 fn container_labels(record: &ContainerRecord, pod: &PodRecord) -> [String; LABELS.len()] {
     let meta = &pod.spec.meta;
     [
@@ -87,7 +87,7 @@ fn container_labels(record: &ContainerRecord, pod: &PodRecord) -> [String; LABEL
     ]
 }
 
-/// Metrics with the same labels.
+/// Collects metrics with the same labels.
 struct MetricSet {
     labels: [String; LABELS.len()],
     metrics: Vec<v1::Metric>,
@@ -98,12 +98,13 @@ impl MetricSet {
         Self { labels, metrics: Vec::with_capacity(f::ALL.len() + 8) }
     }
 
-    /// Adds a value that was read just now, if there is one; `more` has the values of the family's own labels.
+    /// Adds a value that was read now, if there is one; `more` has the values of the family's own
+    /// labels.
     fn put(&mut self, family: &Family, more: &[&str], value: Option<u64>) {
         self.put_at(family, more, value, 0);
     }
 
-    /// The same with the time at which it was read, where that was before.
+    /// Adds a value with the time at which it was read.
     fn put_at(&mut self, family: &Family, more: &[&str], value: Option<u64>, timestamp: i64) {
         debug_assert_eq!(more.len(), family.more.len(), "{}", family.name);
         let Some(value) = value else { return };
@@ -193,7 +194,7 @@ fn of_disks(sheet: &mut MetricSet, io: &[DeviceIo], devices: &Devices) {
 
 fn of_writable(sheet: &mut MetricSet, usage: &DiskUsage, disk: &FileSystem) {
     let FileSystem { device, bytes, inodes, inodes_free } = disk;
-    // Measured in the background, now and then.
+    // Writable layers are measured in the background, so the value may be older.
     sheet.put_at(&f::FS_USAGE, &[device], Some(usage.bytes), nanos(usage.at));
     sheet.put(&f::FS_LIMIT, &[device], Some(*bytes));
     sheet.put(&f::FS_INODES, &[device], Some(*inodes));
@@ -238,7 +239,8 @@ fn of_processes(sheet: &mut MetricSet, counters: &ProcessCounters, group: &Group
     sheet.put(&f::ULIMITS, &["max_open_files"], open_files_max);
 }
 
-/// All limits but the processor's weight. No limit is 0, as cAdvisor has it; where nothing is counted there is no limit to tell.
+/// Adds all limits except the CPU shares. As in cAdvisor 0 means unlimited; a resource that the
+/// kernel does not account has no limit.
 fn of_limits(sheet: &mut MetricSet, now: &ObservedLimits, group: &GroupCounters) {
     let bytes = |limit: Option<Bytes>| limit.map_or(0, |Bytes(bytes)| bytes);
     sheet.put(&f::SPEC_CPU_PERIOD, &[], now.cpu_period.map(|Micros(period)| period));
@@ -247,7 +249,7 @@ fn of_limits(sheet: &mut MetricSet, now: &ObservedLimits, group: &GroupCounters)
     sheet.put(&f::SPEC_MEMORY_SWAP, &[], group.usage.swap.map(|_| bytes(now.memory_swap)));
 }
 
-/// CRI's numbers are whole.
+/// CRI's values are integers.
 fn seconds(nanos: Option<u64>) -> Option<u64> {
     nanos.map(|nanos| nanos / 1_000_000_000)
 }

@@ -14,7 +14,7 @@ fn pressure(base: u64) -> Option<Pressure> {
     Some(Pressure { some: stall(base), full: Some(stall(base + 1)) })
 }
 
-/// With a number of its own in every field.
+/// Returns counters with a different value in every field.
 fn group() -> GroupCounters {
     GroupCounters {
         usage: GroupUsage {
@@ -108,7 +108,7 @@ fn metered(group: GroupCounters) -> MetricsSnapshot {
     }
 }
 
-/// Every metric of the only pod, with its own labels behind its name.
+/// Returns every metric of the only pod, with its own labels after its name.
 fn told(metered: &MetricsSnapshot) -> BTreeMap<String, u64> {
     let pods = pods(metered);
     let all = pods[0].metrics.iter().chain(&pods[0].container_metrics[0].metrics);
@@ -135,7 +135,7 @@ fn every_family_is_described_once_and_told_with_as_many_labels() {
     for metric in all {
         let descriptor = &described[&metric.name];
         assert_eq!(metric.label_values.len(), descriptor.label_keys.len(), "{}", metric.name);
-        // Two names of cAdvisor's do not say what they are.
+        // Two names of cAdvisor do not contain their unit.
         let counts = match metric.name.as_str() {
             "container_memory_failcnt" => true,
             "container_fs_inodes_total" => false,
@@ -147,7 +147,7 @@ fn every_family_is_described_once_and_told_with_as_many_labels() {
     assert_eq!(names.len(), described.len(), "each of them is told");
 }
 
-/// Each metric with its labels, and its value in [`metered`].
+/// The expected metrics with their labels and their values in [`metered`].
 const KNOWN: &[(&str, u64)] = &[
     ("container_last_seen", 5000),
     ("container_start_time_seconds", 4000),

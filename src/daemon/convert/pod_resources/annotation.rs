@@ -1,6 +1,6 @@
-//! What a pod's annotation announces (KEP-4112), for clients that have no field for it.
+//! The annotation that declares a pod's resources (KEP-4112), for clients without the field.
 //!
-//! It is first made into the message that it stands for, so that it is checked as strictly as that.
+//! It is converted to the message first, so that it is checked in the same way.
 
 use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
@@ -14,7 +14,7 @@ use oci::pod_resources_json::{
 use super::{entry, pod_resource_config};
 use crate::convert::{FieldPath, InvalidField, Warnings};
 
-/// Lets the annotation `name` announce the pod's resources where the request itself, at `at`, does not.
+/// Uses the annotation `name` for the pod's resources, unless the request has the field, at `at`.
 pub(crate) fn apply_annotation(
     at: FieldPath<'_>,
     name: &QualifiedName,

@@ -4,7 +4,7 @@ use crate::convert::tests::support::{map, pod_resources, run_request};
 
 const NAME: &str = "a.example/resources";
 
-/// What RunPodSandbox makes of a pod with this annotation, and with `pod_resources` or none.
+/// Converts a RunPodSandbox request with this annotation, and with `pod_resources` or without.
 fn run(text: &str, pod_resources: Option<v1::PodResourceConfig>) -> Result<(PodSpec, Warnings), InvalidField> {
     let mut request = run_request();
     let config = request.config.as_mut().unwrap();

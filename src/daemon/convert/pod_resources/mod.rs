@@ -1,4 +1,4 @@
-//! Requests and limits as a pod spec states them, and what is announced of a whole pod (KEP-4112).
+//! Requests and limits of a pod spec, and the declared resources of a pod (KEP-4112).
 
 pub(crate) mod annotation;
 
@@ -14,7 +14,7 @@ use model::pod_resources::{
 use super::container::each;
 use super::{FieldPath, InvalidField, Warnings, mount};
 
-/// Requests and limits; none where the message is absent, which is not the same as one without any.
+/// Returns requests and limits; `None` without the message, which is different from an empty one.
 pub(super) fn resources(
     at: FieldPath<'_>,
     asked: Option<v1::KubernetesResources>,
@@ -31,7 +31,7 @@ pub(super) fn resources(
     Ok(Some(resources))
 }
 
-/// What is announced of a pod; none where the message is absent.
+/// Returns the declared resources of a pod; `None` without the message.
 pub(super) fn pod_resource_config(
     at: FieldPath<'_>,
     asked: Option<v1::PodResourceConfig>,
@@ -88,7 +88,7 @@ fn resource_list(
     asked.into_iter().map(amount).collect()
 }
 
-/// Requests and limits as they came.
+/// Returns requests and limits as the client sent them.
 pub fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
     let amounts = |amounts: &ResourceList| {
         let texts = amounts.iter().map(|(name, amount)| (name.as_str().to_owned(), amount.as_str().to_owned()));
@@ -98,7 +98,7 @@ pub fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
     v1::KubernetesResources { requests: amounts(requests), limits: amounts(limits) }
 }
 
-/// What was announced of a pod, as it came.
+/// Returns the declared resources of a pod as the client sent them.
 pub fn pod_resource_config_to_wire(announced: &PodResourceConfig) -> v1::PodResourceConfig {
     let PodResourceConfig { containers, resources, source: _ } = announced;
     let container = |container: &ContainerResourceConfig| {
@@ -122,7 +122,7 @@ pub fn pod_resource_config_to_wire(announced: &PodResourceConfig) -> v1::PodReso
     }
 }
 
-/// The name of one entry of a map.
+/// Returns the path of an entry of a map.
 pub(super) fn entry(map: &str, key: &str) -> String {
     format!("{map}[{key:?}]")
 }

@@ -1,11 +1,11 @@
-//! Mappings of ids: of user namespaces, and of mounts.
+//! ID mappings of user namespaces and mounts.
 
 use cri_api::v1;
 use model::{ID_LINES_MAX, ID_TEXT_MAX, IdMapping, id_map_text};
 
 use crate::convert::{FieldPath, InvalidField};
 
-/// The ids of a user namespace, which needs a root.
+/// Returns the ID mappings of a user namespace, which must map ID 0.
 pub(crate) fn namespace(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, InvalidField> {
     if asked.is_empty() {
         return Err(at.invalid("empty, but mode is POD"));
@@ -18,7 +18,7 @@ pub(crate) fn namespace(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<
     }
 }
 
-/// Any ids that the kernel can map: each to one, and none twice.
+/// Returns ID mappings that the kernel accepts: no ID is mapped twice.
 pub(crate) fn lines(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, InvalidField> {
     if asked.len() > ID_LINES_MAX {
         return Err(at.invalid(format_args!("{} entries: the kernel accepts at most {ID_LINES_MAX}", asked.len())));
@@ -53,7 +53,7 @@ fn mapping(at: FieldPath<'_>, asked: v1::IdMapping) -> Result<IdMapping, Invalid
         return Err(at.at("length").invalid("0"));
     }
     for (name, first) in [("host_id", host_id), ("container_id", container_id)] {
-        // The largest number is no id.
+        // The largest number is not a valid ID.
         if first.checked_add(length).is_none() {
             return Err(at.at(name).invalid(format_args!("{length} ids from {first} on exceed the largest id")));
         }
@@ -61,7 +61,7 @@ fn mapping(at: FieldPath<'_>, asked: v1::IdMapping) -> Result<IdMapping, Invalid
     Ok(IdMapping { host: host_id, container: container_id, length })
 }
 
-/// Two lines that have an id in common, the later one first.
+/// Returns two entries that have an ID in common, the later one first.
 fn overlap(lines: &[IdMapping], first: fn(&IdMapping) -> u32) -> Option<(usize, usize)> {
     let mut order: Vec<usize> = (0..lines.len()).collect();
     order.sort_by_key(|index| first(&lines[*index]));
@@ -69,7 +69,7 @@ fn overlap(lines: &[IdMapping], first: fn(&IdMapping) -> u32) -> Option<(usize, 
     order.windows(2).find(|pair| meets(pair[0], pair[1])).map(|pair| (pair[0].max(pair[1]), pair[0].min(pair[1])))
 }
 
-/// Both or neither: ids of one kind alone cannot be mapped.
+/// Returns both mappings or neither: IDs of one kind alone cannot be mapped.
 pub(crate) fn of_mount(
     at: FieldPath<'_>,
     uids: Vec<v1::IdMapping>,
@@ -144,7 +144,7 @@ mod tests {
             of_mount(at, vec![], one()).unwrap_err().to_string(),
             "m.uidMappings: empty, but gidMappings is not"
         );
-        // A file system has files of others than root.
+        // A file system has files of other users than root.
         assert_eq!(
             of_mount(at, vec![line(7, 8, 1)], one()).unwrap().0,
             [IdMapping { host: 8, container: 7, length: 1 }]

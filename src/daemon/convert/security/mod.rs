@@ -52,8 +52,9 @@ pub(super) fn pod(
     })
 }
 
-/// A client that says nothing about security gets the kernel's secrets hidden. One that does, as the kubelet always
-/// does, lists what it wants hidden: an empty list then means nothing.
+/// The defaults of a request without a security context: the kernel's sensitive files are masked.
+/// With a security context, as the kubelet always sends, the lists in the request are used, also if
+/// empty.
 fn default_namespaces() -> v1::LinuxContainerSecurityContext {
     let owned = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect();
     v1::LinuxContainerSecurityContext {
@@ -162,7 +163,7 @@ fn mode(at: FieldPath<'_>, value: i32) -> Result<NsMode, InvalidField> {
     })
 }
 
-/// None: the host's.
+/// `None`: the host's user namespace.
 fn user_namespace(at: FieldPath<'_>, asked: v1::UserNamespace) -> Result<Option<UserNs>, InvalidField> {
     let v1::UserNamespace { mode: asked_mode, uids, gids } = asked;
     match mode(at.at("mode"), asked_mode)? {
@@ -207,7 +208,7 @@ fn capability_changes(at: FieldPath<'_>, asked: Option<v1::Capability>) -> Resul
     })
 }
 
-/// In any case, with or without `CAP_`.
+/// Returns the name of a capability in upper case, with or without `CAP_`.
 fn capability(at: FieldPath<'_>, text: &str) -> Result<String, InvalidField> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
@@ -218,7 +219,7 @@ fn capability(at: FieldPath<'_>, text: &str) -> Result<String, InvalidField> {
     }
 }
 
-/// The profile, or the older field where there is none.
+/// Returns the profile, or that of the deprecated field.
 fn seccomp_profile(
     at: FieldPath<'_>,
     asked: Option<v1::SecurityProfile>,
@@ -238,7 +239,7 @@ fn apparmor_profile(
     asked: Option<v1::SecurityProfile>,
     older: &str,
 ) -> Result<Option<Profile>, InvalidField> {
-    // Some clients keep the beginning that the older field needs.
+    // Some clients keep the prefix of the deprecated field.
     let bare = |name: String| name.strip_prefix("localhost/").map(str::to_owned).unwrap_or(name);
     Ok(match profile(at, "apparmor", asked, "apparmor_profile", older)? {
         Some(Profile::Localhost(name)) => Some(Profile::Localhost(bare(name))),

@@ -1,14 +1,15 @@
-//! The parts of an SELinux context, each by its own grammar. Whether the host's policy knows them is asked later.
+//! The parts of an SELinux context, checked by their syntax. Whether the policy has them is checked
+//! later.
 
 use cri_api::v1;
 use model::SeLinux;
 
 use crate::convert::{FieldPath, InvalidField};
 
-/// Nothing in any policy is called longer.
+/// No policy has longer names.
 const NAME_MAX: usize = 255;
 
-/// An option with nothing in it is no wish.
+/// Returns the options; empty options count as absent.
 pub(crate) fn options(at: FieldPath<'_>, asked: Option<v1::SeLinuxOption>) -> Result<Option<SeLinux>, InvalidField> {
     let Some(asked) = asked.filter(|options| *options != v1::SeLinuxOption::default()) else { return Ok(None) };
     let v1::SeLinuxOption { user, role, r#type, level } = asked;
@@ -29,7 +30,7 @@ fn is_name(text: &str) -> bool {
     text.len() <= NAME_MAX && text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.bytes().all(rest)
 }
 
-/// One level, or the lowest and the highest.
+/// Returns true for one level, or a range of two.
 fn is_range(text: &str) -> bool {
     let (low, high) = text.split_once('-').unwrap_or((text, "s0"));
     text.len() <= NAME_MAX && is_level(low) && is_level(high)
@@ -44,7 +45,7 @@ fn is_level(text: &str) -> bool {
     }
 }
 
-/// One category, or the first and the last of several.
+/// Returns true for one category, or a range of two.
 fn are_categories(text: &str) -> bool {
     match text.split_once('.') {
         None => number(text, 'c').is_some(),

@@ -7,7 +7,7 @@ fn convert(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> Result<Limi
     limits(FieldPath::top("linux.resources"), Some(asked))
 }
 
-/// What the kernel of `support::limits` shows, on cgroup v1 with pages of 4096 bytes.
+/// Returns what the kernel shows for `support::limits`, on cgroup v1 with 4096-byte pages.
 fn observed() -> ObservedLimits {
     ObservedLimits {
         cpu_quota: Some(Micros(50_000)),

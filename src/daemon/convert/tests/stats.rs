@@ -14,7 +14,7 @@ fn pressure_of(seed: u32) -> Pressure {
     Pressure { some: stall_of(seed), full: Some(stall_of(seed + 1)) }
 }
 
-/// With a number of its own in every field.
+/// Returns usage with a different value in every field.
 fn group(at: u64, base: u64) -> GroupUsage {
     GroupUsage {
         at: time(at),

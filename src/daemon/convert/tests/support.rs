@@ -1,4 +1,4 @@
-//! Requests and records with every field filled, so that a field dropped on the way shows.
+//! Requests and records with every field set, so that a lost field fails a test.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -215,7 +215,7 @@ pub(crate) fn kubernetes_resources() -> v1::KubernetesResources {
     }
 }
 
-/// An init container, and the one of [`container_config`].
+/// Returns the resources of an init container and of the container of [`container_config`].
 pub(crate) fn pod_resources() -> v1::PodResourceConfig {
     let v1::ContainerConfig { mounts, devices, cdi_devices, .. } = container_config();
     let main = v1::ContainerResourceConfig {

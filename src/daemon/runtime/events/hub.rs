@@ -1,4 +1,4 @@
-//! Everybody who listens, and what they have not taken yet.
+//! Distributes container events to the subscribed clients.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -8,40 +8,42 @@ use tokio::sync::broadcast;
 
 use super::{Event, EventKind};
 
-/// Events that a listener may be behind; who falls further back is let go, since some would be missing.
+/// Maximum events that a client may lag behind. Beyond that it is disconnected, because events
+/// would be missing.
 const BEHIND: usize = 4096;
-/// How long after the daemon's start a new listener is told of the ends that nobody heard of.
+/// For this long after the daemon's start, new clients get the exits that no client received.
 pub(super) const EARLY: Duration = Duration::from_secs(300);
-/// How long after it ends are kept for that: those that happened before are found by then, and clients are back.
+/// After this time exits are no longer kept for new clients: older ones have been found, and
+/// clients have reconnected.
 const KEPT: Duration = Duration::from_secs(15);
 
-/// Hands each event to everybody who listens. Nobody waits for a listener.
+/// Sends each event to all clients, without waiting for any of them.
 #[derive(Debug)]
 pub(crate) struct EventHub(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// None once the daemon ends.
+    /// `None` when the daemon exits.
     sender: Option<broadcast::Sender<Arc<Event>>>,
     early: EarlyEvents,
 }
 
-/// Ends from before the first listener came, among them those that happened while no daemon ran.
+/// Exits before the first subscription, including those while no daemon ran.
 #[derive(Debug)]
 struct EarlyEvents {
     until: Instant,
     kept_until: Instant,
     ends: Vec<Arc<Event>>,
-    /// Nobody has listened yet.
+    /// True until the first subscription.
     open: bool,
 }
 
-/// What a new listener gets.
+/// A new subscription.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// What happened before, and nobody was there to hear of.
+    /// Exits that no client has received.
     pub(crate) early: Vec<Arc<Event>>,
-    /// What happens from now on; none when the daemon is about to end.
+    /// Later events; `None` when the daemon exits.
     pub(crate) live: Option<broadcast::Receiver<Arc<Event>>>,
 }
 
@@ -58,19 +60,19 @@ impl EventHub {
         Self(Mutex::new(State { sender: Some(broadcast::Sender::new(behind)), early }))
     }
 
-    /// Publishes what `event` makes, unless nobody would hear of it.
+    /// Publishes the event that `event` builds, unless no client would receive it.
     pub(super) fn publish(&self, kind: EventKind, event: impl FnOnce() -> Event) {
         if !self.wanted(kind) {
             return;
         }
-        // Made without the lock: it reads files.
+        // Built without the lock, because it reads files.
         let event = Arc::new(event());
         let mut state = self.lock();
         if state.early.accepts(kind) {
             state.early.ends.push(Arc::clone(&event));
         }
         if let Some(sender) = &state.sender {
-            // Fails when nobody listens, which is fine.
+            // Fails if there are no clients.
             sender.send(event).ok();
         }
     }
@@ -86,12 +88,12 @@ impl EventHub {
         Subscription { early, live: state.sender.as_ref().map(broadcast::Sender::subscribe) }
     }
 
-    /// Ends every listener's stream once it has taken what is there.
+    /// Ends every client's stream after the queued events.
     pub(crate) fn close(&self) {
         self.lock().sender = None;
     }
 
-    /// Frees what nobody will be told any more.
+    /// Drops the kept exits.
     pub(super) fn forget_early(&self) {
         self.lock().early.drop_old();
     }

@@ -1,8 +1,8 @@
-//! GetContainerEvents: what becomes of pods and containers, told as it happens.
+//! GetContainerEvents.
 //!
-//! Nobody calls out events one by one. Whoever changed a record says so, and what was not told yet follows from where it
-//! stands now and what was told last (`EventCursor`): so each moment is told once and in order, whichever
-//! way it came about.
+//! After every record change `publish_*_events` compares the record's state with the last published
+//! event (`EventCursor`), and publishes the missing ones: so each event is published once and in
+//! order.
 
 mod hub;
 
@@ -25,19 +25,19 @@ pub(crate) enum EventKind {
     Deleted,
 }
 
-/// Something that happened to a container, or to a pod itself.
+/// An event of a container, or of the pod's sandbox.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) id: String,
     pub(crate) kind: EventKind,
     pub(crate) at: SystemTime,
-    /// The pod then; none where it was gone already.
+    /// The pod at that time; `None` if it was removed already.
     pub(crate) pod: Option<Arc<PodRecord>>,
-    /// All its containers then.
+    /// All its containers at that time.
     pub(crate) containers: Vec<ContainerSnapshot>,
 }
 
-/// A container, and the limits that the kernel has in force for it.
+/// A container and its limits in the kernel.
 #[derive(Debug)]
 pub(crate) struct ContainerSnapshot {
     pub(crate) record: Arc<ContainerRecord>,
@@ -54,7 +54,7 @@ impl From<LifecycleStep> for EventKind {
     }
 }
 
-/// Where a container stands, and whether its program ever ran.
+/// Returns a container's lifecycle step, and whether its program ever ran.
 fn reached(phase: &ContainerState) -> (LifecycleStep, bool) {
     match phase {
         ContainerState::Created { .. } => (LifecycleStep::Created, false),
@@ -71,12 +71,12 @@ fn pod_reached(phase: PodState) -> LifecycleStep {
 }
 
 impl Runtime {
-    /// Those who follow events.
+    /// The event clients.
     pub(crate) fn events(&self) -> &EventHub {
         &self.events
     }
 
-    /// Tells what became of a container since it was told of last.
+    /// Publishes the events of a container since the last published one.
     pub(super) fn publish_container_events(&self, entry: &Entry<ContainerRecord>) {
         let mut told = entry.samples().told.lock();
         let record = entry.get();
@@ -86,7 +86,7 @@ impl Runtime {
         }
     }
 
-    /// The same of a pod.
+    /// Publishes the events of a pod since the last published one.
     pub(super) fn publish_pod_events(&self, entry: &Entry<PodRecord>) {
         let mut told = entry.samples().told.lock();
         let record = entry.get();
@@ -103,7 +103,7 @@ impl Runtime {
         self.publish(EventKind::Deleted, record.id.as_str(), &record.id, Some(record));
     }
 
-    /// What a daemon before this one told, or could have.
+    /// Marks the events before this daemon's start as published.
     pub(super) fn mark_published(container: &Entry<ContainerRecord>) {
         container.samples().told.advance_to(reached(&container.get().state).0);
     }
@@ -112,7 +112,7 @@ impl Runtime {
         pod.samples().told.advance_to(pod_reached(pod.get().state));
     }
 
-    /// All containers of a pod, as ContainerStatus would show each.
+    /// Returns all containers of a pod, as in ContainerStatus.
     pub(crate) fn containers_now(&self, pod: &PodId) -> Vec<ContainerSnapshot> {
         let now = |entry: Arc<Entry<ContainerRecord>>| {
             let record = entry.get();
@@ -121,8 +121,8 @@ impl Runtime {
         self.containers_of(pod).into_iter().map(now).collect()
     }
 
-    /// The same for who is told of something that happened to one of them: reading all limits again for each event of a burst
-    /// would take longer the more there are.
+    /// Returns all containers of a pod for an event. Limits may be up to a second old: reading all
+    /// of them for each event of a burst would take quadratic time.
     fn containers_with_recent_limits(&self, pod: &PodId) -> Vec<ContainerSnapshot> {
         let at = Instant::now();
         let lately = |entry: Arc<Entry<ContainerRecord>>| {
@@ -133,7 +133,7 @@ impl Runtime {
         self.containers_of(pod).into_iter().map(lately).collect()
     }
 
-    /// Nobody needs to hear for ever what happened before the first listener came.
+    /// Drops exits before the first subscription after some time.
     pub(super) fn forget_early_events(self: &Arc<Self>) {
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The files that a pod's containers share: who it is on the network, and where to ask for others.
+//! The files in `/etc` that a pod's containers share.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -8,14 +8,14 @@ use nix::mount::{MsFlags, mount};
 use safe_fs::FileError;
 use security::{Labels, relabel};
 
-/// Where in the pod's directory they are, in a file system of their own: containers may write them, and would fill the one
-/// that holds the records of all pods.
+/// Their directory in the pod's directory, with a separate file system: containers may write them,
+/// and would fill the one with the records of all pods.
 pub(crate) const DIR: &str = "etc";
-/// What containers can add to them.
+/// The size of that file system.
 const ROOM: usize = 1 << 20;
 const NAMES: [&str; 3] = ["resolv.conf", "hostname", "hosts"];
 
-/// The name that a pod's containers know themselves by: the one asked for, else the host's.
+/// Returns the host name of a pod's containers: the requested one, else the host's.
 pub(crate) fn hostname(pod: &PodSpec) -> String {
     if pod.hostname.is_empty() {
         rustix::system::uname().nodename().to_string_lossy().into_owned()
@@ -45,14 +45,14 @@ pub(crate) fn write(
             }
             text.into_bytes()
         }
-        // One that says nothing is no wish either.
+        // An empty configuration counts as none.
         Some(_) | None => read("/etc/resolv.conf"),
     };
     let hosts = if pod.security.namespaces.network == NsMode::Node {
         read("/etc/hosts")
     } else {
         let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
-        // By an address that others reach it by, where it has one.
+        // With an address of the pod, if it has one.
         let own = if ips.is_empty() { &[IpAddr::V4(Ipv4Addr::LOCALHOST)] } else { ips };
         own.iter().for_each(|ip| text.push_str(&format!("{ip}\t{hostname}\n")));
         text.into_bytes()
@@ -60,7 +60,7 @@ pub(crate) fn write(
     let above = dir;
     let dir = dir.join(DIR);
     make_room(&dir, ROOM + resolv.len() + hosts.len())?;
-    // They are the container's root's, whoever that is on the host: a tmpfs cannot show them under other ids before Linux 6.3.
+    // Owned by the containers' root: tmpfs supports idmapped mounts only since Linux 6.3.
     let ids = pod.security.namespaces.user.as_ref();
     let owner = ids.and_then(|ids| ids.uid(0).zip(ids.gid(0)));
     for (name, bytes) in NAMES.into_iter().zip([&resolv[..], format!("{hostname}\n").as_bytes(), &hosts]) {
@@ -74,7 +74,7 @@ pub(crate) fn write(
     selinux.map_or(Ok(()), |labels| label(above, &labels.mount))
 }
 
-/// Gives the files in the pod's directory another label.
+/// Relabels the files in the pod's directory.
 pub(crate) fn label(dir: &Path, label: &str) -> Result<(), FileError> {
     NAMES.into_iter().try_for_each(|name| {
         let path = dir.join(DIR).join(name);
@@ -82,7 +82,7 @@ pub(crate) fn label(dir: &Path, label: &str) -> Result<(), FileError> {
     })
 }
 
-/// Taken away by [`crate::runtime::cleanup::unmount_all`].
+/// Unmounted by [`crate::runtime::cleanup::unmount_all`].
 fn make_room(dir: &Path, size: usize) -> Result<(), FileError> {
     safe_fs::private_dir(dir)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

@@ -1,4 +1,4 @@
-//! The handler of a pod, which a newer configuration may no longer have.
+//! The runtime handler of a pod, which a newer configuration may not have.
 
 use config::Handler;
 use model::{ErrorClass, ErrorKind, PodId};
@@ -6,8 +6,8 @@ use model::{ErrorClass, ErrorKind, PodId};
 use crate::runtime::Runtime;
 use crate::store::PodRecord;
 
-/// The pod lives on, but nobody knows any more how its containers are to be run: the default could allow what the handler
-/// was there to forbid.
+/// The handler of a pod is not configured any more. The default handler might allow what this one
+/// forbids, so the pod gets no new containers.
 #[derive(Debug, thiserror::Error)]
 #[error("runtime handler {name:?} of pod {pod} is no longer configured: the pod accepts no new containers")]
 pub(crate) struct HandlerMissing {

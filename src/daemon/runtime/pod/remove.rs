@@ -33,7 +33,7 @@ impl ErrorClass for RemovePodError {
 }
 
 impl Runtime {
-    /// Removes a pod with all its containers. One that does not exist is removed.
+    /// Removes a pod with all its containers. Succeeds if the pod does not exist.
     pub(crate) async fn remove_pod(self: &Arc<Self>, id: &str) -> Result<(), RemovePodError> {
         let entry = match self.pod_entry(id) {
             Ok(entry) => entry,
@@ -52,7 +52,7 @@ impl Runtime {
             let removed = self.remove_entry(&container).await;
             removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
         }
-        // A change under way writes into the directory that goes.
+        // A concurrent change writes into the directory.
         let _change = entry.lock_resources().await;
         self.at_step(&Step::RemovePod(&pod));
         let left = self.cleanup_pod(&id).await;

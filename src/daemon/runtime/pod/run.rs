@@ -95,7 +95,7 @@ impl ErrorClass for RunPodError {
     }
 }
 
-/// The shim is among the last that the kernel's out-of-memory killer takes.
+/// The kernel's OOM killer chooses a shim among the last processes.
 const SHIM_OOM_SCORE: i32 = -998;
 
 impl Runtime {
@@ -140,7 +140,7 @@ impl Runtime {
             let limits = limits::of(&spec);
             let runtime = Arc::clone(self);
             let made = blocking(move || -> Result<AppliedValues, RunPodError> {
-                // Taken back by `cleanup_pod`, which the intent tells of it.
+                // Removed by `cleanup_pod`, because the intent names it.
                 runtime.record_parent_cgroups(&group.create()?, &group);
                 Ok(group.apply(&limits)?)
             });
@@ -160,7 +160,7 @@ impl Runtime {
         let pod = network::pod(id, &spec, cgroup.path.as_str(), sandbox.network.as_deref());
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         if connection != NetworkKind::None {
-            // A daemon that cannot read the record gives these addresses to none else.
+            // A daemon that cannot read the record keeps these addresses reserved.
             (intent.network, intent.ips) = (Some(connection), Some(ips.clone()));
             safe_fs::write_json(&dir.join(INTENT_FILE), &intent)?;
         }
@@ -186,7 +186,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// From here on the pod exists.
+    /// Makes the pod visible.
     fn publish_pod(
         self: &Arc<Self>,
         record: PodRecord,
@@ -227,11 +227,11 @@ impl Runtime {
             oom_score_adj: SHIM_OOM_SCORE,
         };
         let sandbox = client.create_sandbox(request).await?;
-        // A sandbox that does not know user namespaces would leave them out.
+        // A shim without support for user namespaces would ignore them.
         if sandbox.user.is_some() == spaces.user.is_some() { Ok(sandbox) } else { Err(SandboxError::Mismatch) }
     }
 
-    /// The client's, which crisp never writes, or one of our own.
+    /// Returns the client's cgroup, which crisp never writes to, or a new one.
     fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
         let (path, ours) = match &spec.cgroup_parent {
             Some(parent) => {
@@ -243,7 +243,7 @@ impl Runtime {
         Ok(PodCgroup { path: path.map_err(RunPodError::CgroupParent)?, ours })
     }
 
-    /// Refuses what no step could fulfil.
+    /// Refuses a request that a later step could not fulfil.
     fn check(&self, spec: &PodSpec, handler: &Handler) -> Result<(), RunPodError> {
         if spec.security.privileged && !handler.privileged {
             return Err(RunPodError::Privileged(spec.handler.clone()));

@@ -28,7 +28,8 @@ impl ErrorClass for StopPodError {
 }
 
 impl Runtime {
-    /// Ends all containers of a pod, its namespaces and its shim. One that does not exist is stopped.
+    /// Stops all containers of a pod, and ends its namespaces and its shim. Succeeds if the pod
+    /// does not exist.
     pub(crate) async fn stop_pod(self: &Arc<Self>, id: &str) -> Result<(), StopPodError> {
         match self.pod_entry(id) {
             Ok(entry) => {
@@ -41,7 +42,7 @@ impl Runtime {
         }
     }
 
-    /// The caller has the pod's turn.
+    /// Stops a pod whose lock the caller holds.
     pub(crate) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
         let pod = entry.get();
         for container in self.containers_of(&pod.id) {
@@ -50,13 +51,13 @@ impl Runtime {
         if pod.state != PodState::NotReady {
             self.at_step(&Step::StopPod(&pod));
         }
-        // While its network namespace is there, as plugins expect.
+        // While the network namespace exists, as plugins expect.
         self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
         if pod.state != PodState::NotReady {
             self.end_shim(&pod.id).await;
         }
         let dir = self.pod_dir(&pod.id);
-        // What resists is tried again when the pod is removed.
+        // Failures are retried when the pod is removed.
         drop(crate::runtime::blocking_stop(move || crate::runtime::cleanup::unmount_all(&dir)).await);
         if pod.state != PodState::NotReady {
             self.end_pod(entry);

@@ -1,4 +1,4 @@
-//! Which kernel parameters a pod may set: those that its own namespaces keep apart from the host's.
+//! Checks sysctls: a pod may set those that its own namespaces separate from the host's.
 
 use model::{ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
 
@@ -39,7 +39,7 @@ const IPC: [&str; 8] = [
     "kernel.shm_rmid_forced",
 ];
 
-/// Refuses what would reach beyond the pod.
+/// Refuses sysctls that would change the host.
 pub(crate) fn check(pod: &PodSpec) -> Result<(), SysctlError> {
     let spaces = &pod.security.namespaces;
     for (name, value) in &pod.sysctls {
@@ -48,7 +48,8 @@ pub(crate) fn check(pod: &PodSpec) -> Result<(), SysctlError> {
         if !name.chars().all(plain) || !parts || !name.contains('.') {
             return Err(SysctlError::Name(name.clone()));
         }
-        // Numbers, ranges, lists, names, addresses and keys. Whoever sets several at once has other characters between.
+        // Numbers, ranges, lists, names, addresses and keys. Other characters could separate
+        // several assignments.
         let of_a_value = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '\t' | ',' | '.' | ':' | '-' | '_');
         if !value.chars().all(of_a_value) {
             return Err(SysctlError::Value(name.clone()));

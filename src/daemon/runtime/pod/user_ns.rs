@@ -1,4 +1,4 @@
-//! Pods with user namespaces of their own: whether this host can have them, and which pods may.
+//! Checks whether this host supports user namespaces, and which pods may have one.
 
 use model::error_chain::chain;
 use model::{ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
@@ -36,10 +36,11 @@ impl ErrorClass for UserNsError {
     }
 }
 
-/// Why this host cannot; none where it can.
+/// The reason why this host does not support user namespaces; `None` if it does.
 pub(crate) type UserNsUnavailable = Option<String>;
 
-/// Tries it out in a directory of its own. A host that cannot, a full disk among them, is no reason not to serve.
+/// Creates one in a temporary directory. A failure, for example a full disk, does not keep the
+/// daemon from starting.
 pub(crate) async fn probe(shim: &ShimProgram, layout: &Layout) -> UserNsUnavailable {
     let lack = match failpoint::at("user_ns.probe") {
         Ok(()) => probe_in(shim, layout).await.unwrap_or_else(|error| Some(chain(&error))),
@@ -53,7 +54,7 @@ pub(crate) async fn probe(shim: &ShimProgram, layout: &Layout) -> UserNsUnavaila
 
 async fn probe_in(shim: &ShimProgram, layout: &Layout) -> Result<UserNsUnavailable, FileError> {
     let dir = layout.root.join("probe");
-    // One that was cut off left it.
+    // Left by a daemon that was killed here.
     safe_fs::remove_dir(&dir)?;
     safe_fs::private_dir(&dir)?;
     let lack = shim.probe(&dir, &layout.state).await;
@@ -62,12 +63,13 @@ async fn probe_in(shim: &ShimProgram, layout: &Layout) -> Result<UserNsUnavailab
 }
 
 impl Runtime {
-    /// Whether pods can have user namespaces of their own here.
+    /// Returns whether pods can have user namespaces.
     pub(crate) fn has_user_ns(&self) -> bool {
         self.user_ns.is_none()
     }
 
-    /// The host's processes and shared memory belong to its own root. Its network can be used, if not changed.
+    /// Refuses the host's PID and IPC namespaces, whose owner is the host's root. The host's
+    /// network is allowed; the pod cannot change it.
     pub(crate) fn check_user_ns(&self, pod: &PodSpec) -> Result<(), UserNsError> {
         let spaces = &pod.security.namespaces;
         match (&spaces.user, &self.user_ns) {

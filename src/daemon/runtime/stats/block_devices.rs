@@ -1,4 +1,4 @@
-//! Block devices by name, and the file system that writable layers are on.
+//! Names of block devices, and the file system of writable layers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use model::metrics::FileSystem;
 
-/// The names of block devices, each looked up once.
+/// Names of block devices, looked up once each.
 #[derive(Debug, Default)]
 pub(crate) struct Devices(BTreeMap<(u32, u32), String>);
 
 impl Devices {
-    /// Makes sure that a device has a name: its file below `/dev`, else its number.
+    /// Looks up the name of a device: its file below `/dev`, else its number.
     pub(super) fn learn(&mut self, major: u32, minor: u32) {
         self.0.entry((major, minor)).or_insert_with(|| {
             let number = format!("{major}:{minor}");
@@ -31,7 +31,7 @@ impl Devices {
     }
 }
 
-/// The file system that `dir` is on.
+/// Returns the file system of `dir`.
 pub(super) fn file_system(dir: &Path) -> Option<FileSystem> {
     let room = rustix::fs::statvfs(dir).ok()?;
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
@@ -43,7 +43,8 @@ pub(super) fn file_system(dir: &Path) -> Option<FileSystem> {
     })
 }
 
-/// The device of the mount that `dir` is below, by the text of mountinfo; the last of two at the same place is on top.
+/// Returns the device of the mount of `dir`, from the text of mountinfo; of several mounts at one
+/// path, the last is on top.
 fn device_of(mounts: &str, dir: &Path) -> String {
     let mut found: (PathBuf, String) = (PathBuf::new(), String::new());
     for line in mounts.lines() {

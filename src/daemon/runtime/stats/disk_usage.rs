@@ -1,9 +1,9 @@
-//! Measuring writable layers in the background, at a pace that nobody notices.
+//! Measures writable layers in the background, with little load.
 //!
-//! One thread does it, and only while there is something to do. A layer that nobody knows anything about yet comes first
-//! and at once. The others are measured again when somebody asks for them and what is known is old. One that takes longer
-//! than a [`SLICE`] waits among its like, of which one at a time is walked through, bit by bit and by turns with the small
-//! ones: a container with a million files makes no other wait.
+//! One thread measures, while there is work. Layers without a value come first. Others are measured
+//! again when a client reads them and the value is old. A layer that takes longer than a [`SLICE`]
+//! goes to a second queue, of which one at a time is walked, in slices and in turns with the small
+//! ones: a container with a million files delays no other.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,39 +18,39 @@ use super::disk_walk::{Found, Walk};
 use crate::store::samples::{DiskSample, Refresh};
 use crate::store::{ContainerRecord, Entry};
 
-/// How long one layer is walked through before another has its turn.
+/// The time for which one layer is walked before another has its turn.
 const SLICE: Duration = Duration::from_millis(20);
-/// After a bit of work the thread rests this many times as long, unless somebody waits for a first value.
+/// After a slice the thread sleeps this many times as long, unless a first value is needed.
 const REST: u32 = 3;
-/// The parts of a layer's directory that the container fills: what it wrote on top of its image, and into its volumes.
+/// The parts of a layer's directory that the container fills: its changes, and its volumes.
 const PARTS: [&str; 2] = ["upper", "volumes"];
 
 type Container = Entry<ContainerRecord>;
 
-/// Whoever measures.
+/// Measures writable layers.
 #[derive(Debug, Default)]
 pub(crate) struct DiskUsageMeter {
     queue: Mutex<Queue>,
-    /// Something was measured, or something new is to be.
+    /// Notified after a measurement, and for new work.
     moved: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Never measured yet.
+    /// Layers without a value.
     first: VecDeque<Job>,
     again: VecDeque<Job>,
-    /// Only the foremost of them may have a walk under way.
+    /// Only the first of them has a walk in progress.
     large: VecDeque<Job>,
-    /// Whose turn it is next.
+    /// True if a large layer has the next turn.
     larges_turn: bool,
-    /// There is a thread.
+    /// True while the thread runs.
     busy: bool,
 }
 
 #[derive(Debug)]
 struct Job {
-    /// One that is removed meanwhile needs no value.
+    /// Weak: a removed container needs no value.
     container: Weak<Container>,
     dir: PathBuf,
     walk: Option<Walk>,
@@ -59,8 +59,8 @@ struct Job {
 }
 
 impl DiskUsageMeter {
-    /// Has the layers of `containers` measured where it is time to, and waits for those that nobody knew anything of yet,
-    /// not longer than `within`. `dir` tells where a layer is.
+    /// Queues the layers of `containers` that need a measurement, and waits up to `within` for
+    /// those without a value. `dir` returns the directory of a layer.
     pub(super) fn request(
         self: &Arc<Self>,
         containers: &[Arc<Container>],
@@ -93,7 +93,7 @@ impl DiskUsageMeter {
         }
     }
 
-    /// Makes sure that there is a thread while there is work.
+    /// Starts the thread if there is work and none runs.
     fn work_on(self: &Arc<Self>, queue: &mut Queue) {
         self.moved.notify_all();
         if queue.busy || queue.is_empty() {
@@ -116,7 +116,7 @@ impl DiskUsageMeter {
         self.queue.lock()
     }
 
-    /// What to do next; with none the thread is over, and whoever brings work starts another.
+    /// Returns the next layer; `None` ends the thread, and new work starts another.
     fn next(&self) -> Option<Job> {
         let mut queue = self.lock();
         let job = queue.next();
@@ -124,7 +124,7 @@ impl DiskUsageMeter {
         job
     }
 
-    /// Takes back what is unfinished, and tells those who wait.
+    /// Marks unfinished layers as not measured, and notifies all who wait.
     fn done(&self, unfinished: Option<Job>) {
         let mut queue = self.lock();
         match unfinished {
@@ -135,7 +135,7 @@ impl DiskUsageMeter {
         self.moved.notify_all();
     }
 
-    /// Rests for `pause`, or until there is a layer to measure for the first time.
+    /// Sleeps for `pause`, or until a layer without a value is queued.
     fn rest(&self, pause: Duration) {
         let end = Instant::now() + pause;
         let mut queue = self.lock();
@@ -149,7 +149,7 @@ impl DiskUsageMeter {
     }
 }
 
-/// The thread: until there is nothing to do, or the daemon ends.
+/// The thread: runs until there is no work, or the daemon exits.
 fn work(meter: &Weak<DiskUsageMeter>) {
     let _alarm = PanicGuard(meter);
     while let Some(meter) = meter.upgrade() {
@@ -162,7 +162,7 @@ fn work(meter: &Weak<DiskUsageMeter>) {
     }
 }
 
-/// A thread that panics must not look as if it still worked.
+/// After a panic the thread must not count as running.
 struct PanicGuard<'a>(&'a Weak<DiskUsageMeter>);
 
 impl Drop for PanicGuard<'_> {
@@ -197,7 +197,7 @@ impl Job {
         Self { container: Arc::downgrade(container), dir, walk: None, spent: Duration::ZERO, large: false }
     }
 
-    /// Measures for a while; gives itself back when that was not enough.
+    /// Measures a layer for a slice; returns it if it is not finished.
     fn go_on(mut self, begin: Instant) -> Option<Self> {
         let container = self.container.upgrade()?;
         match self.walk(begin + SLICE) {
@@ -215,11 +215,11 @@ impl Job {
             }
             Ok(None) => {
                 container.samples().disk.is_large();
-                // It begins anew when its turn comes: a walk under way takes descriptors and memory.
+                // It starts again at its next turn: a walk in progress uses descriptors and memory.
                 Some(Self { large: true, walk: None, ..self })
             }
             Err(error) => {
-                // One that is being removed may vanish under the walk.
+                // A layer that is being removed may vanish during the walk.
                 let there = self.dir.exists();
                 if self.end(None) && there {
                     tracing::warn!(container = %container.get().id, %error, "cannot measure a writable layer");
@@ -237,7 +237,7 @@ impl Job {
         walk.advance(until)
     }
 
-    /// True when there is trouble that nobody was told of yet.
+    /// Returns true for a failure that was not logged yet.
     fn end(self, found: Option<Found>) -> bool {
         let Some(container) = self.container.upgrade() else { return false };
         let look = found.map(|Found { bytes, inodes, whole }| DiskSample {

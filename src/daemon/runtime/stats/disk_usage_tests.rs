@@ -21,7 +21,7 @@ impl Layers {
         Self { dir: tempfile::tempdir().unwrap(), table: Table::default(), meter: Arc::default() }
     }
 
-    /// A container with so many files in its layer.
+    /// Adds a container with this number of files in its layer.
     fn container(&self, number: u8, files: usize) -> Arc<Container> {
         let mut record = crate::convert::tests::support::container_record();
         record.id = ContainerId::from_bytes([number; 32]);
@@ -83,7 +83,7 @@ fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
 fn nobody_waits_longer_than_they_want() {
     let layers = Layers::new();
     let container = layers.container(1, 1);
-    // Nobody measures while this one says that it does.
+    // Holds the flag of the thread, so that nothing is measured.
     layers.meter.lock().busy = true;
     let begin = Instant::now();
     layers.request(std::slice::from_ref(&container), Duration::from_millis(20));
@@ -114,7 +114,7 @@ fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
 fn a_large_layer_holds_up_no_other() {
     let layers = Layers::new();
     let (large, small) = (layers.container(1, 30_000), layers.container(2, 5));
-    // Two that are large, so that one has to wait for the other.
+    // Two large ones, so that one waits for the other.
     let second = layers.container(3, 30_000);
     layers.request(&[large.clone(), second.clone()], Duration::ZERO);
     layers.request(std::slice::from_ref(&small), PATIENCE);

@@ -1,6 +1,6 @@
-//! Adding up what a tree that a container made takes on the disk, a bit at a time.
+//! Adds up the disk usage of a tree that a container writes, in slices.
 //!
-//! The container may do to the tree what it likes, also meanwhile: [`TreeWalk`] says how the walk keeps its way.
+//! The container may change the tree meanwhile: [`TreeWalk`] documents how the walk stays inside.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,37 +12,37 @@ use rustix::fs::{AtFlags, CWD, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 use safe_fs::tree_walk::{DEPTH, TreeWalk};
 
-/// Entries between two looks at the clock.
+/// Entries between two reads of the clock.
 const STRIDE: u32 = 64;
-/// The unit of `st_blocks`, whatever the file system's own is.
+/// The unit of `st_blocks` on every file system.
 const BLOCK: u64 = 512;
 
-/// What a tree takes.
+/// The disk usage of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) bytes: u64,
     pub(super) inodes: u64,
-    /// Nothing was moved away on the way, or was too deep.
+    /// True if no part was moved or too deep.
     pub(super) whole: bool,
 }
 
-/// A walk through one or more trees, which can be stopped and taken up again.
+/// A walk through one or more trees, which can be paused.
 #[derive(Debug)]
 pub(super) struct Walk {
     way: TreeWalk,
-    /// Trees that are still to be walked.
+    /// Trees not walked yet.
     tops: Vec<OwnedFd>,
     sum: Sum,
-    /// Levels that are followed. What is below is not counted, but each level above it was.
+    /// Maximum depth. Deeper entries are not counted.
     deepest: usize,
-    /// Something could not be followed.
+    /// True if a part could not be walked.
     cut: bool,
 }
 
 impl Walk {
-    /// A walk through the trees below `dir` that are there.
+    /// Creates a walk through the existing ones of the trees below `dir`.
     pub(super) fn begin(dir: &Path, names: &[&str]) -> io::Result<Self> {
-        // Looking must not show in the container: no times of access.
+        // The walk must not change access times.
         let way = TreeWalk::new(OFlags::NOATIME);
         let mut walk = Self { way, tops: Vec::new(), sum: Sum::default(), deepest: DEPTH, cut: false };
         for name in names {
@@ -55,7 +55,7 @@ impl Walk {
         Ok(walk)
     }
 
-    /// Goes on until `until`; what there is once all of it was seen.
+    /// Walks until `until`; returns the result when all trees were walked.
     pub(super) fn advance(&mut self, until: Instant) -> io::Result<Option<Found>> {
         loop {
             for _ in 0..STRIDE {
@@ -70,7 +70,7 @@ impl Walk {
         }
     }
 
-    /// One entry further; false at the end.
+    /// Walks one entry; returns false at the end.
     fn step(&mut self) -> io::Result<bool> {
         if self.way.depth() == 0 {
             let Some(top) = self.tops.pop() else { return Ok(false) };
@@ -79,7 +79,7 @@ impl Walk {
             return Ok(true);
         }
         let Some(entry) = self.way.read()? else {
-            // Where somebody moved it, the way to the rest of this tree is lost.
+            // After a directory was moved, the way back to the rest of this tree is lost.
             self.cut |= !self.way.up()?;
             return Ok(true);
         };
@@ -99,14 +99,14 @@ impl Walk {
         }
         match self.way.open(self.way.here()?, name) {
             Ok(inside) => self.way.enter(inside),
-            // Gone, or something else by now.
+            // Removed or replaced meanwhile.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 }
 
-/// What is called `name`; none where it is gone.
+/// Returns the entry `name`; `None` if it was removed.
 fn look(at: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Stat>> {
     match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -115,15 +115,15 @@ fn look(at: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<Stat>> {
     }
 }
 
-/// A sum that needs no memory of hard links: a file that has n names counts for a n-th at each of them.
+/// A sum that counts hard links without remembering them: a file with n names counts 1/n for each.
 #[derive(Debug, Default)]
 struct Sum {
-    /// In parts of [`PART`].
+    /// In units of 1/[`PART`].
     inodes: u128,
     bytes: u128,
 }
 
-/// One, in parts that are fine enough for as many names as a file can have.
+/// The divisor: large enough for the maximum number of hard links.
 const PART: u128 = 1 << 40;
 
 impl Sum {
@@ -135,7 +135,7 @@ impl Sum {
         self.bytes += PART * u128::from(bytes) / names;
     }
 
-    /// Bytes and inodes.
+    /// Returns bytes and inodes.
     fn total(&self) -> (u64, u64) {
         let whole = |parts: u128| u64::try_from((parts + PART / 2) / PART).unwrap_or(u64::MAX);
         (whole(self.bytes), whole(self.inodes))

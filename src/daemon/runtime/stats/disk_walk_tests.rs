@@ -7,7 +7,7 @@ use safe_fs::tree_walk::OPEN;
 
 use super::*;
 
-/// Far enough away never to come.
+/// A deadline that never arrives.
 fn never() -> Instant {
     Instant::now() + Duration::from_secs(3600)
 }
@@ -16,7 +16,7 @@ fn count(dir: &Path) -> Found {
     Walk::begin(dir, &["upper", "volumes"]).unwrap().advance(never()).unwrap().unwrap()
 }
 
-/// What `du` would say: every inode below once.
+/// Returns what `du` reports: every inode below the directory once.
 fn expected(dir: &Path) -> (u64, u64) {
     let mut seen = std::collections::BTreeMap::new();
     let mut rest: Vec<PathBuf> = ["upper", "volumes"].map(|name| dir.join(name)).into();
@@ -36,7 +36,7 @@ fn place() -> tempfile::TempDir {
     place
 }
 
-/// `levels` directories, each in the one before, made from below since no path is so long.
+/// Creates `levels` nested directories, from the innermost, because the path would be too long.
 fn nest(top: &Path, levels: u32) {
     fs::create_dir(top.join("new")).unwrap();
     fs::write(top.join("new/file"), [7; 5000]).unwrap();
@@ -133,7 +133,7 @@ fn what_is_too_deep_is_left_out_and_that_is_told() {
     nest(&place.path().join("upper"), 20);
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
     walk.deepest = 10;
-    // The top, a directory and a file on each of nine levels, and the directory in which it ends.
+    // The top, a directory and a file on each of nine levels, and the last directory.
     let found = walk.advance(never()).unwrap().unwrap();
     assert_eq!((found.inodes, found.whole), (1 + 2 * 9 + 1, false));
 }
@@ -154,7 +154,8 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
     while walk.way.depth() < OPEN + 10 {
         assert_eq!(walk.advance(Instant::now()).unwrap(), None);
     }
-    // Up to where the levels that are not kept open begin: the way back from there leads to the top at once.
+    // The depth from which directories are not kept open: the way back from there leads to the top
+    // directly.
     let moved: PathBuf = (0..11).map(|level| level.to_string()).collect();
     fs::rename(upper.join(moved), upper.join("moved")).unwrap();
     let found = walk.advance(never()).unwrap().unwrap();
@@ -181,7 +182,7 @@ fn what_vanishes_meanwhile_is_no_failure() {
 fn nothing_but_directories_is_opened() {
     let place = place();
     let upper = place.path().join("upper");
-    // Opening a pipe would wait for its other end.
+    // Opening a FIFO would wait for its other end.
     nix::unistd::mkfifo(&upper.join("pipe"), nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(upper.join("socket")).unwrap();
     symlink(&upper, upper.join("loop")).unwrap();

@@ -1,4 +1,5 @@
-//! ListPodSandboxMetrics and its stream: every number that the kernel has of each container, in one pass.
+//! ListPodSandboxMetrics and its stream: all counters of the kernel for each container, in one
+//! pass.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use super::{Container, StatsError, block_devices, parallel, processes};
 use crate::runtime::Runtime;
 use crate::store::{ContainerRecord, PodRecord};
 
-/// A container, its counters and the limits in force.
+/// A container, its counters and its limits in the kernel.
 #[derive(Debug)]
 pub(crate) struct ContainerMetrics {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) counters: ContainerCounters,
-    /// Absent where the container has no cgroup any more.
+    /// `None` without a cgroup.
     pub(crate) limits: Option<CurrentLimits>,
 }
 
-/// A pod's network, and its containers.
+/// The network of a pod, and its containers.
 #[derive(Debug)]
 pub(crate) struct PodMetrics {
     pub(crate) record: Arc<PodRecord>,
@@ -29,17 +30,18 @@ pub(crate) struct PodMetrics {
     pub(crate) containers: Vec<ContainerMetrics>,
 }
 
-/// All pods that are ready, and what they share.
+/// All ready pods, and what they share.
 #[derive(Debug)]
 pub(crate) struct MetricsSnapshot {
     pub(crate) pods: Vec<PodMetrics>,
-    /// Where all writable layers are.
+    /// The directory of all writable layers.
     pub(crate) writables: Option<FileSystem>,
     pub(crate) devices: Devices,
 }
 
 impl Runtime {
-    /// One whose counters cannot be read is told of in the log and left out, as is one that ends meanwhile.
+    /// Returns the metrics of all ready pods. Containers whose counters cannot be read are logged
+    /// and left out, exited ones left out.
     pub(crate) fn list_metrics(&self) -> MetricsSnapshot {
         let pods = self.ready_pods(&self.pods());
         let mut list = parallel::read(&pods, |part| {
@@ -76,7 +78,7 @@ impl Runtime {
         list
     }
 
-    /// None where its cgroup is gone.
+    /// Returns `None` if the cgroup was removed.
     fn container_metrics(
         &self,
         entry: &Container,

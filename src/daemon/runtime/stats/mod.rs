@@ -1,8 +1,9 @@
-//! ContainerStats, PodSandboxStats, their lists and streams: what pods and containers use now. [`metrics`] has every other
-//! number.
+//! ContainerStats, PodSandboxStats, their lists and streams: current resource usage. [`metrics`]
+//! has all other counters.
 //!
-//! Everything here reads files of the kernel's, so the caller moves it off the threads that answer. Nothing waits for the
-//! work on a container. The disk is not walked here: [`disk_usage`] does that in its own time.
+//! These functions read files of the kernel, so callers run them on threads that may block. They do
+//! not wait for other operations on a container. Disk usage is measured by [`disk_usage`] in the
+//! background.
 
 mod block_devices;
 mod disk_usage;
@@ -29,7 +30,7 @@ pub(crate) use block_devices::Devices;
 pub(super) use disk_usage::DiskUsageMeter;
 pub(crate) use metrics::{ContainerMetrics, MetricsSnapshot, PodMetrics};
 
-/// How long an answer waits for layers that were never measured.
+/// The time that a response waits for layers without a value.
 const FIRST_WITHIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
@@ -54,14 +55,14 @@ impl ErrorClass for StatsError {
     }
 }
 
-/// A container and what it uses.
+/// A container and its usage.
 #[derive(Debug)]
 pub(crate) struct ContainerStatsEntry {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) stats: ContainerStats,
 }
 
-/// A pod, what it uses, and what each of its containers does.
+/// A pod, its usage, and that of its containers.
 #[derive(Debug)]
 pub(crate) struct PodStatsEntry {
     pub(crate) record: Arc<PodRecord>,
@@ -73,15 +74,15 @@ type Container = Arc<Entry<ContainerRecord>>;
 type Pod = Arc<Entry<PodRecord>>;
 
 impl Runtime {
-    /// What one container uses, also one that has ended: its layer is still there.
+    /// Returns the usage of a container, also of an exited one, which still has a writable layer.
     pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerStatsEntry, StatsError> {
         let entry = self.container_entry(id)?;
         self.measure(std::slice::from_ref(&entry));
         self.container_stats_entry(&entry, &mut ReadBuffer::default())
     }
 
-    /// What those of `wanted` use that have processes. One whose usage cannot be read is told of in the log and left out,
-    /// as is one that ends meanwhile: a container without memory would look as if it used none.
+    /// Returns the usage of the containers of `wanted` that have processes. Containers whose usage
+    /// cannot be read are logged and left out: without memory a container would seem to use none.
     pub(crate) fn list_container_stats(&self, wanted: &[Arc<ContainerRecord>]) -> Vec<ContainerStatsEntry> {
         let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
         let entries = alive(wanted.iter().filter_map(find));
@@ -89,7 +90,7 @@ impl Runtime {
         parallel::read(&entries, |part| self.container_stats_entries(part, &mut ReadBuffer::default()))
     }
 
-    /// What a pod uses, also one that is not ready: as much as there still is of it.
+    /// Returns the usage of a pod; of a pod that is not ready, what still exists.
     pub(crate) fn pod_stats(&self, id: &str) -> Result<PodStatsEntry, StatsError> {
         let entry = self.pod_entry(id)?;
         let mut scratch = ReadBuffer::default();
@@ -102,7 +103,8 @@ impl Runtime {
         Ok(seen)
     }
 
-    /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
+    /// Returns the usage of the ready pods of `wanted`. Pods whose usage cannot be read are logged
+    /// and left out.
     pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodStatsEntry> {
         let pods = self.ready_pods(wanted);
         let mut list = parallel::read(&pods, |part| self.pod_stats_entries(part, &mut ReadBuffer::default()));
@@ -110,8 +112,8 @@ impl Runtime {
         list
     }
 
-    /// Those of `wanted` that are ready, with those of their containers that have processes. Old measurements of their
-    /// layers are taken again.
+    /// Returns the ready pods of `wanted` with their containers that have processes, and queues old
+    /// measurements of their layers.
     fn ready_pods(&self, wanted: &[Arc<PodRecord>]) -> Vec<(Pod, Vec<Container>)> {
         let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
         let ready = wanted.iter().filter_map(find).filter(|entry| entry.get().state == PodState::Ready);
@@ -167,7 +169,7 @@ impl Runtime {
         Ok(ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
     }
 
-    /// All but the network, which is read for all pods at once.
+    /// Returns the usage of a pod without its network, which is read for all pods at once.
     fn pod_usage(&self, entry: &Pod, scratch: &mut ReadBuffer) -> Result<PodStats, StatsError> {
         let record = entry.get();
         let pod = || record.id.clone();
@@ -188,7 +190,7 @@ impl Runtime {
         PodStatsEntry { record: entry.get(), stats, containers: self.container_stats_entries(containers, scratch) }
     }
 
-    /// Has old measurements of writable layers taken again.
+    /// Queues old measurements of writable layers.
     fn measure(&self, entries: &[Container]) {
         self.meter.request(entries, FIRST_WITHIN, |record| self.layout.writable_layer(&record.id));
     }
@@ -201,7 +203,7 @@ impl Runtime {
         }
     }
 
-    /// What went through the networks of those that have one of their own.
+    /// Returns the network usage of the pods that have a network namespace.
     fn networks_of(&self, pods: &[Arc<PodRecord>]) -> BTreeMap<PodId, NetworkUsage> {
         let own = pods.iter().filter(|pod| pod.state == PodState::Ready);
         let own = own.filter_map(|pod| Some((&pod.id, pod.sandbox.network.as_deref()?)));
@@ -222,7 +224,8 @@ impl Runtime {
         match read {
             Ok(network) => network,
             Err(error) => {
-                // The network of one that is being stopped goes before it is recorded that it is.
+                // The network of a pod that is being stopped is removed before the stop is
+                // recorded.
                 if still_ready() {
                     tracing::warn!(%pod, %error, "cannot read the pod's network statistics");
                 }
@@ -232,12 +235,12 @@ impl Runtime {
     }
 }
 
-/// Those that have processes.
+/// Returns the containers that have processes.
 fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
     entries.into_iter().filter(|entry| entry.get().state.pid().is_some()).collect()
 }
 
-/// What a cgroup uses, and how fast it uses processor time.
+/// Returns the usage of a cgroup, and its CPU usage per second.
 fn usage(
     cgroup: &cgroup::Cgroup,
     gauge: &CpuSamples,

@@ -1,4 +1,4 @@
-//! What went through the interfaces of pods.
+//! Network usage of pods.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,18 +8,19 @@ use std::time::SystemTime;
 
 use model::stats::{InterfaceUsage, NetworkUsage};
 
-/// What every network plugin calls the interface of a pod.
+/// The name that network plugins give to the interface of a pod.
 const DEFAULT: &str = "eth0";
 const LOOPBACK: &str = "lo";
 
-/// Interfaces beside the default one that are reported, for one pod and for all pods of an answer. A process in a pod may make tens of
-/// thousands, and the kubelet takes no answer of more than 16 MiB: eight metrics of an interface take some 3 KiB.
+/// Maximum interfaces beside the default one, per pod and per response. A process in a pod may
+/// create tens of thousands, and the kubelet accepts responses up to 16 MiB: the eight metrics of
+/// an interface take about 3 KiB.
 const OTHERS: usize = 8;
 const OTHERS_OF_ALL: usize = 1024;
-/// How much of a list of interfaces is looked through for the default one: some 8,000 lines.
+/// Maximum bytes of a list that are searched for the default interface: about 8,000 lines.
 const LIST: u64 = 1 << 20;
 
-/// The usage of each of the network namespaces at `paths`; none where there is nothing but loopback.
+/// Returns the usage of each network namespace of `paths`; `None` if it has only loopback.
 pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkUsage>>>> {
     if paths.is_empty() {
         return Ok(Vec::new());
@@ -32,12 +33,12 @@ pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkU
     })
 }
 
-/// The interfaces in `/proc/net/dev`, loopback aside: the default one and the first others. No more is read than that takes. Lines that
-/// are none, such as the titles, are passed over.
+/// Returns the interfaces in `/proc/net/dev` without loopback: the default one and the first
+/// others. Reading stops when these are found. Other lines, such as the titles, are skipped.
 fn interfaces(mut list: impl BufRead, others: usize) -> io::Result<Vec<InterfaceUsage>> {
     let (mut found, mut names, mut has_default) = (Vec::new(), BTreeSet::new(), false);
     let mut line = Vec::new();
-    // One more than that, where the default one is missing: the first takes its place.
+    // One more, because the first replaces a missing default interface.
     while !(has_default && found.len() > others) {
         line.clear();
         list.read_until(b'\n', &mut line)?;
@@ -46,7 +47,7 @@ fn interfaces(mut list: impl BufRead, others: usize) -> io::Result<Vec<Interface
         }
         let Some(interface) = interface(&line).filter(|interface| interface.name != LOOPBACK) else { continue };
         let default = interface.name == DEFAULT;
-        // One that is renamed meanwhile may have the name of one before it.
+        // An interface that is renamed meanwhile may have the name of an earlier one.
         if (default || found.len() <= others) && names.insert(interface.name.clone()) {
             has_default |= default;
             found.push(interface);
@@ -55,7 +56,8 @@ fn interfaces(mut list: impl BufRead, others: usize) -> io::Result<Vec<Interface
     Ok(found)
 }
 
-/// `eth0: BYTES PACKETS ERRORS DROPPED` and four more received, then the same sent. No name has a colon or a blank in it.
+/// Parses `eth0: BYTES PACKETS ERRORS DROPPED` and four more received, then the same sent. Names
+/// contain no colon and no blank.
 fn interface(line: &[u8]) -> Option<InterfaceUsage> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, counters) = (line[..colon].trim_ascii(), std::str::from_utf8(&line[colon + 1..]).ok()?);
@@ -78,8 +80,8 @@ fn interface(line: &[u8]) -> Option<InterfaceUsage> {
     }
 }
 
-/// A name as text. Who may name interfaces need not use letters for it: other bytes, and backslashes, are written as `\xNN`, so that no
-/// two names become one.
+/// Returns a name as text. A container may use any bytes in names: bytes that are not text, and
+/// backslashes, become `\xNN`, so that names stay unique.
 fn escape(name: &[u8]) -> String {
     match std::str::from_utf8(name) {
         Ok(text) if !text.contains(|c: char| c.is_control() || c == '\\') => text.to_owned(),
@@ -93,7 +95,8 @@ fn escape(name: &[u8]) -> String {
     }
 }
 
-/// `eth0` first, else whichever came first. Without any there is no usage: the kubelet takes it that one has a default.
+/// Returns `eth0`, else the first interface, as the default one. Without any there is no usage: the
+/// kubelet expects a default interface.
 fn usage(at: SystemTime, mut interfaces: Vec<InterfaceUsage>, others: usize) -> Option<NetworkUsage> {
     let default = interfaces.iter().position(|interface| interface.name == DEFAULT).unwrap_or(0);
     if interfaces.is_empty() {
@@ -162,7 +165,7 @@ Inter-|   Receive                                                |  Transmit
             told(&[&many]).map(|network| (network.default.name, network.others.len())),
             Some(("v0".into(), OTHERS))
         );
-        // No more is read than is reported.
+        // Reading stops after the reported interfaces.
         let mut rest = ETH.len();
         let text = format!("{ETH}{many}");
         let mut list = io::Cursor::new(text.as_bytes());

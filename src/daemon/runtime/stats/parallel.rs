@@ -1,13 +1,13 @@
-//! Reading much at once: nearly all of the time of a long list is the kernel's, which has several processors.
+//! Reads many files in parallel: most of the time of a long list is spent in the kernel.
 
 use std::num::NonZeroUsize;
 
-/// Threads that read one list.
+/// Threads per list.
 const MOST: usize = 4;
-/// A list that is shorter is read sooner than a thread is started.
+/// A shorter list is read faster than a thread is started.
 const SHORTEST: usize = 12;
 
-/// What `read` makes of `items`, in their order; long lists are read in several parts at a time.
+/// Maps `read` over `items`, in order; long lists are read in parallel parts.
 pub(super) fn read<T: Sync, R: Send>(items: &[T], read: impl Fn(&[T]) -> Vec<R> + Sync) -> Vec<R> {
     let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let parts = (items.len() / SHORTEST).clamp(1, processors.min(MOST));
@@ -15,7 +15,7 @@ pub(super) fn read<T: Sync, R: Send>(items: &[T], read: impl Fn(&[T]) -> Vec<R> 
     let own = pieces.next().unwrap_or_default();
     let read = &read;
     std::thread::scope(|scope| {
-        // Where no thread can be started the piece is read here.
+        // If a thread cannot be started, its part is read here.
         let start = |piece| (piece, std::thread::Builder::new().spawn_scoped(scope, move || read(piece)));
         let others: Vec<_> = pieces.map(start).collect();
         let mut all = read(own);

@@ -1,4 +1,4 @@
-//! What is known of a container's processes one by one: how many there are, and what they have open.
+//! Counts processes, threads and open files of a container.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use model::metrics::ProcessCounters;
 
-/// Descriptors of one container whose kind is looked up: each takes a call of the kernel's.
+/// Maximum descriptors of a container whose type is looked up, with one system call each.
 const LOOKED_AT: u64 = 4096;
 
-/// Counts what `members` have open; `first` is the container's first process.
+/// Counts the open files of `members`; `first` is the container's first process.
 pub(super) fn count(members: &[NonZeroU32], first: Option<NonZeroU32>) -> ProcessCounters {
     let mut open = Open { descriptors: Some(0), sockets: Some(0), left: LOOKED_AT };
     for pid in members {
@@ -28,7 +28,7 @@ fn of(pid: NonZeroU32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// What is open so far, and how many more descriptors may be looked at.
+/// The open files so far, and the number of descriptors that may still be looked up.
 struct Open {
     descriptors: Option<u64>,
     sockets: Option<u64>,
@@ -36,7 +36,7 @@ struct Open {
 }
 
 impl Open {
-    /// Adds what the directory `fd` of a process has; one that has ended has nothing.
+    /// Adds the directory `fd` of a process; an exited process has none.
     fn add(&mut self, fd: &Path) {
         // Since Linux 6.2 the size is the number of open files; before, it is 0.
         let told = fs::metadata(fd).map_or(0, |meta| meta.len());
@@ -48,13 +48,13 @@ impl Open {
         let Ok(entries) = fs::read_dir(fd) else { return };
         for entry in entries.flatten() {
             if self.left == 0 {
-                // Nobody says how many more there are.
+                // The number of further sockets is unknown.
                 (self.sockets, self.descriptors) = (None, None);
                 return;
             }
             self.left -= 1;
             self.descriptors = self.descriptors.map(|sum| sum + 1);
-            // The names of files begin with a slash, whatever a container calls them.
+            // Names of files begin with a slash, also those that a container chooses.
             if fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:[")) {
                 self.sockets = self.sockets.map(|sum| sum + 1);
             }
@@ -62,7 +62,8 @@ impl Open {
     }
 }
 
-/// `Max open files            1024                 524288               files`; without a limit there is no number.
+/// Parses `Max open files            1024                 524288               files`; an unlimited
+/// value is not a number.
 fn open_files_max(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -105,7 +106,7 @@ mod tests {
         }
         let open = |left| {
             let mut open = Open { descriptors: Some(0), sockets: Some(0), left };
-            // A directory on a disk has a size of its own, which is not the number of what is in it.
+            // The size of a directory on a disk is not the number of its entries.
             let told = fs::metadata(dir.path()).unwrap().len();
             open.add(dir.path());
             (open.descriptors, open.sockets, told)
