@@ -219,7 +219,7 @@ fn a_cgroup_with_a_live_process_is_not_removed() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_kill_for_lack_of_memory_is_counted() {
+fn an_oom_kill_is_counted_in_the_metrics() {
     let top = Throwaway::new();
     assert_eq!(top.group.oom_kills(), Some(0));
     let memory = Some(MemoryLimit::Bytes(Bytes(16 << 20)));

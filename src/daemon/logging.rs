@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_level_alone_keeps_the_libraries_quiet_and_a_list_is_taken_as_it_is() {
+    fn a_level_applies_to_crisp_only_and_a_list_is_used_unchanged() {
         assert_eq!(
             filter("Debug"),
             "info,cgroup=debug,config=debug,daemon=debug,image=debug,net=debug,oci=debug,security=debug"

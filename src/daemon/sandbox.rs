@@ -7,8 +7,8 @@ use std::time::Duration;
 use model::{ErrorClass, ErrorKind};
 use shim_protocol::{Event, ShimError, ShimErrorKind};
 
-/// How long a sandbox may take to answer while a pod or container is stopped or removed. It is not needed there: the kernel
-/// ends the processes that it does not.
+/// The timeout of a sandbox for requests of stops and removals. They do not depend on its answer: its
+/// processes are killed through the cgroup.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
@@ -34,8 +34,8 @@ pub(crate) enum SandboxError {
 }
 
 impl SandboxError {
-    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
-    /// busy, stopped, of another time, or this process has run out of descriptors.
+    /// Returns whether the error proves that the shim has exited. All other errors may be temporary:
+    /// the shim is busy, stopped or of another release, or this process has no more descriptors.
     pub(crate) fn is_dead(&self) -> bool {
         let Self::Connect { source, .. } = self else { return false };
         matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)

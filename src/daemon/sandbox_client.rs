@@ -19,7 +19,7 @@ pub(crate) use crate::sandbox::{STOP_TIMEOUT, SandboxError, SandboxEvent};
 use crate::shim::{ShimClient, pid_file};
 pub(crate) use crate::shim::{ShimProgram, SpawnError};
 
-/// A connection to a sandbox; clones share it, and it ends with the last of them.
+/// A connection to a sandbox, shared by its clones.
 #[derive(Debug, Clone)]
 pub(crate) enum SandboxClient {
     Shim(ShimClient),

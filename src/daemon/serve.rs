@@ -224,8 +224,8 @@ fn notify_ready(listen: &Path) {
     notify(NotifyState::Ready);
     tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");
     let mut out = io::stdout();
-    let told = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
-    if let Err(error) = told {
+    let reported = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
+    if let Err(error) = reported {
         tracing::debug!(%error, "cannot write to stdout");
     }
 }

@@ -7,7 +7,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_socket_has_the_mode_asked_for_and_goes_with_its_owner() {
+fn a_socket_has_the_configured_mode_and_is_removed_when_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deeper/still/crisp.sock");
     let (socket, listener) = Socket::bind(&path, 0o660, None).unwrap();
@@ -24,7 +24,7 @@ fn a_socket_has_the_mode_asked_for_and_goes_with_its_owner() {
 }
 
 #[test]
-fn the_file_is_born_for_the_owner_alone() {
+fn the_file_is_created_for_the_owner_alone() {
     // `bind` depends on it: the file gets the mode of the socket, with any umask.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -35,7 +35,7 @@ fn the_file_is_born_for_the_owner_alone() {
 }
 
 #[test]
-fn a_stale_socket_is_taken_over() {
+fn a_stale_socket_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
@@ -44,7 +44,7 @@ fn a_stale_socket_is_taken_over() {
 }
 
 #[test]
-fn a_living_socket_is_left_alone() {
+fn a_live_socket_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let (_socket, _listener) = Socket::bind(&path, 0o600, None).unwrap();
@@ -54,7 +54,7 @@ fn a_living_socket_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_not_a_socket_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     fs::write(&path, "precious").unwrap();
@@ -64,7 +64,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn a_socket_that_came_later_is_not_removed() {
+fn a_socket_that_replaced_this_one_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let (socket, _listener) = Socket::bind(&path, 0o600, None).unwrap();

@@ -1,4 +1,4 @@
-//! Events of pods and containers, as those hear of them who listen.
+//! GetContainerEvents, as its clients receive it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ use crate::support::kernel_state;
 
 type Told = Result<v1::ContainerEventResponse, Status>;
 
-/// Somebody who listens, on a connection of their own.
+/// An event client with a separate connection.
 struct Listener {
     events: mpsc::Receiver<Told>,
 }
@@ -31,7 +31,7 @@ impl Listener {
         Self::reading(socket, mpsc::channel().1)
     }
 
-    /// Listens, but only takes its first event once `begin` says so, or is gone.
+    /// Subscribes, and reads further events only after `begin` sends a message or is dropped.
     fn reading(socket: &Path, begin: mpsc::Receiver<()>) -> Self {
         let (sender, events) = mpsc::channel();
         let (listens, heard) = mpsc::channel();
@@ -70,7 +70,7 @@ impl Listener {
         }
     }
 
-    /// What was told of `id`, up to its removal.
+    /// Returns the events of `id` up to its removal.
     fn life_of(&self, id: &str) -> Vec<v1::ContainerEventType> {
         let mut life = Vec::new();
         while life.last() != Some(&Deleted) {
@@ -90,7 +90,7 @@ fn now() -> i64 {
 }
 
 #[test]
-fn every_moment_of_a_pod_and_its_container_is_told_in_order_with_its_statuses() {
+fn every_event_of_a_pod_and_its_container_is_sent_in_order_with_statuses() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let listener = Listener::new(&daemon.env.socket());
@@ -133,7 +133,7 @@ fn every_moment_of_a_pod_and_its_container_is_told_in_order_with_its_statuses() 
 }
 
 #[test]
-fn a_container_that_ends_at_once_is_told_to_have_begun_first() {
+fn a_container_that_exits_at_once_has_a_start_event_first() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -146,7 +146,7 @@ fn a_container_that_ends_at_once_is_told_to_have_begun_first() {
 }
 
 #[test]
-fn what_never_ran_is_not_told_to_have_started() {
+fn a_container_that_never_ran_has_no_start_event() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -165,7 +165,7 @@ fn what_never_ran_is_not_told_to_have_started() {
 }
 
 #[test]
-fn a_pod_that_is_removed_tells_of_all_that_was_in_it() {
+fn removing_a_pod_sends_events_of_its_containers() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -184,7 +184,7 @@ fn a_pod_that_is_removed_tells_of_all_that_was_in_it() {
 }
 
 #[test]
-fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
+fn a_burst_of_exits_reaches_every_client_despite_a_stalled_one() {
     let mut daemon = Daemon::start();
     let pods: Vec<_> = (0..10).map(|number| daemon.run_pod(&format!("pod-{number}"))).collect();
     let gate = daemon.env.dir().join("gate");
@@ -203,7 +203,7 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
     let deaf = Listener::reading(&daemon.env.socket(), begin);
     let mut ids = BTreeSet::new();
     for number in 0..count {
-        // All of them wait for somebody to open the gate for writing.
+        // All containers wait for a writer of the FIFO.
         let mut config = container(&format!("c{number}"), &["cat", "/gate/open"]);
         config.mounts.push(v1::Mount {
             container_path: "/gate".into(),
@@ -220,7 +220,7 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
     let begin = Instant::now();
     let opened = gate.join("open");
     let open = std::thread::spawn(move || {
-        // Each time it is opened those go on that have come to it by now.
+        // Each time it is opened, the containers that have reached it by then continue.
         for _ in 0..200 {
             drop(fs::OpenOptions::new().read(true).write(true).open(&opened).unwrap());
             std::thread::sleep(Duration::from_millis(10));
@@ -231,12 +231,12 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
         while stopped.len() < ids.len() {
             let event = listener.next();
             if event.container_event_type() == Stopped {
-                assert!(stopped.insert(event.container_id), "told once");
+                assert!(stopped.insert(event.container_id), "reported once");
             }
         }
         assert_eq!(stopped, ids);
     }
-    eprintln!("{count} exits were told to {} listeners within {:?}", listeners.len(), begin.elapsed());
+    eprintln!("{count} exits were reported to {} listeners within {:?}", listeners.len(), begin.elapsed());
     open.join().unwrap();
     daemon.client().remove_everything();
     drop((listen, deaf));
@@ -244,13 +244,13 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
     assert!(status.success());
 }
 
-/// How many containers end at once.
+/// Containers that exit at the same time.
 fn burst() -> usize {
     times(1000, 10)
 }
 
 #[test]
-fn ends_that_nobody_saw_are_told_when_a_daemon_is_back() {
+fn exits_while_no_daemon_ran_are_sent_after_the_restart() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run(&pod, "main", &["sh", "-c", "sleep 0.3; exit 17"]);
@@ -279,7 +279,7 @@ fn ends_that_nobody_saw_are_told_when_a_daemon_is_back() {
 }
 
 #[test]
-fn a_pod_whose_shim_died_is_told_to_have_stopped() {
+fn a_pod_whose_shim_was_killed_has_a_stop_event() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -295,7 +295,7 @@ fn a_pod_whose_shim_died_is_told_to_have_stopped() {
 }
 
 #[test]
-fn a_listener_does_not_keep_a_daemon_from_ending() {
+fn an_event_client_does_not_delay_the_shutdown() {
     let mut daemon = Daemon::start();
     let listener = Listener::new(&daemon.env.socket());
     let begin = Instant::now();

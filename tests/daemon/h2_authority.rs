@@ -1,5 +1,5 @@
-//! Clients that take the path of the socket for the host: their frames are written by hand, since no client at hand
-//! can be made to.
+//! Clients that send the path of the socket as `:authority`. The frames are encoded here, because
+//! no available client can be made to send them.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::support::harness::{Daemon, seconds};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A message without any field, as gRPC frames it.
+/// A message without fields in gRPC's framing.
 const EMPTY_MESSAGE: [u8; 5] = [0; 5];
 
 const DATA: u8 = 0;
@@ -22,20 +22,20 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// A POST over http, which the fixed table has.
+/// A POST over http, from the static table.
 const POST: [u8; 2] = [0x83, 0x86];
-/// The path of Version, to be kept in the dynamic table.
+/// The path of Version, added to the dynamic table.
 const VERSION: &[u8] = b"\x44\x22/runtime.v1.RuntimeService/Version";
-/// What gRPC wants besides, in the dynamic table too.
+/// The other headers of gRPC, also in the dynamic table.
 const GRPC: &[u8] = b"\x5f\x10application/grpc\x40\x02te\x08trailers";
-/// What all of this is from then on, with the host between the path and the rest.
+/// The indexes of these headers from then on, with the authority between the path and the others.
 const AGAIN: [u8; 6] = [0x83, 0x86, 0xc1, 0xc0, 0xbf, 0xbe];
 
-/// How the first answer of a connection begins: the dynamic table is as small as was asked.
+/// The start of the first response of a connection: the dynamic table has the requested size.
 const NO_TABLE: [u8; 1] = [0x20];
-/// How an answer goes on, as an index in the fixed table: `:status: 200`.
+/// The status of a response, as an index of the static table: `:status: 200`.
 const OK: u8 = 0x88;
-/// `grpc-status: 0`, with name and value in Huffman's code.
+/// `grpc-status: 0`, with name and value Huffman-coded.
 const GRPC_OK: &[u8] = b"\x88\x9a\xca\xc8\xb2\x12\x34\xda\x8f\x81\x07";
 
 struct Frame {
@@ -53,7 +53,7 @@ impl Connection {
         stream.set_read_timeout(Some(seconds(20))).unwrap();
         let mut connection = Self(stream);
         connection.0.write_all(PREFACE).unwrap();
-        // SETTINGS_HEADER_TABLE_SIZE 0: answers are spelled out, each the same.
+        // SETTINGS_HEADER_TABLE_SIZE 0: responses contain literals, each the same.
         connection.send(SETTINGS, 0, 0, &[0, 1, 0, 0, 0, 0]);
         connection
     }
@@ -73,7 +73,7 @@ impl Connection {
         Frame { kind, flags, stream: u32::from_be_bytes(stream), payload }
     }
 
-    /// Asks on a new stream, and answers the message that comes back.
+    /// Sends a request on a new stream, and returns the message of the response.
     fn call(&mut self, stream: u32, block: &[u8]) -> Vec<u8> {
         self.send(HEADERS, END_HEADERS, stream, block);
         self.send(DATA, END_STREAM, stream, &EMPTY_MESSAGE);
@@ -107,7 +107,7 @@ impl Connection {
 }
 
 #[test]
-fn a_client_may_take_the_path_of_the_socket_for_the_host() {
+fn a_client_may_send_the_socket_path_as_authority() {
     let daemon = Daemon::start();
     for (way, host) in [
         ("plain", &b"\x41\x1b%2Frun%2Fcrisp%2Fcrisp.sock"[..]),
@@ -120,7 +120,7 @@ fn a_client_may_take_the_path_of_the_socket_for_the_host() {
         let mut connection = Connection::open(&daemon.env.socket());
         let first = connection.call(1, &[&POST, VERSION, host, GRPC].concat());
         assert!(first.windows(5).any(|part| part == b"crisp"), "{way}: {first:?}");
-        // Both sides agree on what the table has.
+        // Both sides have the same table.
         for stream in [3, 5] {
             assert_eq!(connection.call(stream, &AGAIN), first, "{way}");
         }
@@ -128,14 +128,14 @@ fn a_client_may_take_the_path_of_the_socket_for_the_host() {
 }
 
 #[test]
-fn a_host_that_is_none_for_other_reasons_is_refused_without_harm_to_others() {
+fn an_invalid_authority_is_refused_without_effect_on_others() {
     let daemon = Daemon::start();
     let mut connection = Connection::open(&daemon.env.socket());
     connection.send(HEADERS, END_HEADERS, 1, &[&POST, VERSION, b"\x41\x03a b", GRPC].concat());
     let reset = std::iter::repeat_with(|| connection.receive()).find(|frame| frame.kind == RST_STREAM).unwrap();
     // PROTOCOL_ERROR
     assert_eq!((reset.stream, reset.payload.as_slice()), (1, &[0, 0, 0, 1][..]));
-    // The new host is the newest in the table, before all that was there.
+    // The new authority is the newest entry of the table.
     let better = [&[0x83, 0x86, 0xc1][..], b"\x41\x04/run", &[0xc0, 0xbf]].concat();
     assert!(!connection.call(3, &better).is_empty());
     assert!(daemon.client().pods().is_empty());

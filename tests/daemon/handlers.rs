@@ -1,4 +1,4 @@
-//! Runtime handlers: each with its own settings, all of them known to clients.
+//! Runtime handlers: each has its own settings, and clients can list them.
 
 use std::fs;
 use std::io::Write as _;
@@ -26,11 +26,12 @@ seccomp = "@PROFILE@"
 shm_size = 2097152
 "#;
 
-/// Answers "not supported" to whoever makes a directory.
+/// Returns EOPNOTSUPP for mkdir.
 const PROFILE: &str = r#"{"defaultAction":"SCMP_ACT_ALLOW",
     "syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":95}]}"#;
 
-/// A ground whose configuration has the two handlers, and what its configuration was before.
+/// Creates an environment with the two handlers in its configuration; returns also the
+/// configuration before.
 fn env() -> (TestEnv, String) {
     let env = TestEnv::new();
     let profile = env.dir().join("strict.json");
@@ -61,7 +62,8 @@ fn confined(name: &str, command: &[&str]) -> v1::ContainerConfig {
     config
 }
 
-/// What a container's first process and one that is exec'd in it say of their limits and of the pod's shared memory.
+/// Returns the limits and the size of /dev/shm, as seen by the container's first process and by an
+/// exec.
 fn limits(daemon: &Daemon, id: &str) -> [String; 2] {
     let exec = daemon.client().exec_script(id, "ulimit -Sn; ulimit -Hn; df -k /dev/shm | tail -n 1 | awk '{print $2}'");
     let first = fs::read_to_string(format!("/proc/{}/limits", daemon.pids(id)[0])).unwrap();
@@ -71,7 +73,7 @@ fn limits(daemon: &Daemon, id: &str) -> [String; 2] {
 }
 
 #[test]
-fn the_settings_of_a_handler_hold_for_its_pods_alone() {
+fn the_settings_of_a_handler_apply_to_its_pods_alone() {
     let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let (strict, other, default) = (run_pod(&daemon, "strict"), run_pod(&daemon, "other"), run_pod(&daemon, ""));
@@ -90,7 +92,8 @@ fn the_settings_of_a_handler_hold_for_its_pods_alone() {
     assert_eq!(capabilities(&in_strict), ["0000000000000020"; 2]);
     assert_eq!(capabilities(&in_other), ["00000000a80425fb"; 2]);
 
-    // The handler's profile is what RuntimeDefault means: not more, where it allows what crisp's own does not.
+    // RuntimeDefault is the handler's profile, and adds nothing to it, although crisp's own would
+    // allow more.
     let refused = client.exec(&in_strict, &["mkdir", "/tmp/d"]);
     assert!(refused.code != 0 && refused.stderr.contains("not supported"), "{refused:?}");
     assert_eq!(client.exec(&in_other, &["mkdir", "/tmp/d"]).code, 0);
@@ -105,7 +108,7 @@ fn the_settings_of_a_handler_hold_for_its_pods_alone() {
 }
 
 #[test]
-fn all_handlers_are_told_with_what_they_can_do_and_pods_tell_theirs() {
+fn all_handlers_are_reported_with_features_and_pods_report_theirs() {
     let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let status = client.call(|mut c| async move { c.status(v1::StatusRequest::default()).await }).unwrap();
@@ -141,7 +144,7 @@ fn a_handler_may_forbid_privileged_pods() {
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
     assert!(refusal.message().contains("privileged") && refusal.message().contains("strict"), "{refusal:?}");
     try_run_pod(&daemon, "other", privileged).unwrap();
-    // Nor can a container have alone what its pod has not, or make its pod privileged.
+    // A container cannot be privileged in a pod that is not, or make its pod privileged.
     let mut pod = run_pod(&daemon, "strict");
     let mut config = container("main", &["true"]);
     security(&mut config).privileged = true;
@@ -154,7 +157,7 @@ fn a_handler_may_forbid_privileged_pods() {
 }
 
 #[test]
-fn a_pod_whose_handler_is_gone_lives_on_and_takes_no_more_containers() {
+fn a_pod_with_a_removed_handler_keeps_running_without_new_containers() {
     let (env, without) = env();
     let mut daemon = Daemon::on(env);
     let pod = run_pod(&daemon, "strict");
@@ -183,7 +186,7 @@ fn a_pod_whose_handler_is_gone_lives_on_and_takes_no_more_containers() {
 }
 
 #[test]
-fn an_image_may_be_for_any_handler_that_is_there() {
+fn an_image_request_may_name_any_configured_handler() {
     let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let image = |handler: &str| v1::ImageSpec {

@@ -1,4 +1,4 @@
-//! Whether a daemon is well: gRPC's health service, the service manager's watchdog, and the page of numbers.
+//! Health: gRPC's health service, systemd's watchdog, and the metrics endpoint.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -30,7 +30,7 @@ fn asked(service: &str) -> HealthCheckRequest {
 }
 
 #[test]
-fn a_daemon_that_serves_says_so_until_it_ends() {
+fn a_daemon_reports_serving_until_it_shuts_down() {
     let mut daemon = Daemon::start();
     with_health(&daemon, |mut health| async move {
         for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService"] {
@@ -40,23 +40,23 @@ fn a_daemon_that_serves_says_so_until_it_ends() {
         assert_eq!(health.check(asked("none")).await.unwrap_err().code(), Code::NotFound);
     });
     let pid = daemon.pid();
-    let told = with_health(&daemon, |mut health| async move {
+    let reported = with_health(&daemon, |mut health| async move {
         let mut watch = health.watch(asked("")).await.unwrap().into_inner();
         let first = watch.message().await.unwrap().unwrap();
         kill(pid, Signal::TERM);
-        let mut told = vec![first];
+        let mut reported = vec![first];
         while let Ok(Some(next)) = watch.message().await {
-            told.push(next);
+            reported.push(next);
         }
-        told
+        reported
     });
-    let told: Vec<_> = told.iter().map(HealthCheckResponse::status).collect();
-    assert_eq!(told, [ServingStatus::Serving, ServingStatus::NotServing]);
+    let reported: Vec<_> = reported.iter().map(HealthCheckResponse::status).collect();
+    assert_eq!(reported, [ServingStatus::Serving, ServingStatus::NotServing]);
     assert!(daemon.wait_ended().success(), "who watches does not keep it from ending");
 }
 
 #[test]
-fn the_service_manager_hears_of_the_beginning_of_life_and_of_the_end() {
+fn systemd_is_notified_of_start_liveness_and_stop() {
     let env = TestEnv::new();
     let path = env.dir().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -75,7 +75,7 @@ fn the_service_manager_hears_of_the_beginning_of_life_and_of_the_end() {
     }
     assert_eq!(words.iter().filter(|word| *word == "READY=1").count(), 1, "{words:?}");
     assert_eq!(words.iter().filter(|word| *word == "WATCHDOG=1").count(), 4, "{words:?}");
-    // One that is stuck feeds nobody.
+    // A stopped daemon sends nothing.
     let pid = i32::try_from(process.id()).unwrap();
     kill(pid, Signal::STOP);
     manager.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
@@ -92,7 +92,7 @@ fn the_service_manager_hears_of_the_beginning_of_life_and_of_the_end() {
 }
 
 #[test]
-fn the_page_of_numbers_tells_of_requests_pods_shims_and_listeners() {
+fn the_metrics_endpoint_reports_requests_pods_shims_and_clients() {
     let env = TestEnv::with_settings("[metrics]\nlisten = \"@\"");
     let socket = env.dir().join("metrics.sock");
     let text = fs::read_to_string(env.config()).unwrap();

@@ -1,4 +1,4 @@
-//! Which pods and containers a list has, in which pieces and how soon.
+//! Lists: filters, streams, and their time.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use tonic::Code;
 use crate::support::client::{Asked, Client, Pod, container};
 use crate::support::harness::{Daemon, times};
 
-/// Two pods, one with label `tier=front`; a running container in each, and an exited one in the first.
+/// Creates two pods, one with label `tier=front`; a running container in each, and an exited one in
+/// the first.
 struct Shop {
     daemon: Daemon,
     front: Pod,
@@ -106,7 +107,7 @@ fn containers_are_listed_by_id_pod_state_and_label() {
 }
 
 #[test]
-fn a_listed_container_says_whose_it_is_and_what_it_runs() {
+fn a_listed_container_has_its_pod_and_image() {
     let shop = Shop::new();
     let filter = v1::ContainerFilter { id: shop.other.clone(), ..Default::default() };
     let listed = shop.client().containers_like(filter).remove(0);
@@ -117,7 +118,7 @@ fn a_listed_container_says_whose_it_is_and_what_it_runs() {
 }
 
 #[test]
-fn an_id_may_be_cut_short_as_long_as_it_means_one() {
+fn a_unique_id_prefix_is_accepted() {
     let shop = Shop::new();
     let short = &shop.running[..13];
     assert_eq!(shop.client().status(short).id, shop.running);
@@ -129,7 +130,7 @@ fn an_id_may_be_cut_short_as_long_as_it_means_one() {
 }
 
 impl Client {
-    /// The pieces that a stream of pods comes in.
+    /// Returns the messages of a stream of pods.
     fn stream_pods(&self, filter: Option<v1::PodSandboxFilter>) -> Asked<Vec<Vec<v1::PodSandbox>>> {
         let request = v1::StreamPodSandboxesRequest { filter };
         self.call(|mut c: v1::runtime_service_client::RuntimeServiceClient<_>| async move {
@@ -154,7 +155,7 @@ impl Client {
 }
 
 #[test]
-fn a_stream_has_what_the_list_has_and_takes_the_same_filters() {
+fn a_stream_equals_the_list_and_accepts_the_same_filters() {
     let shop = Shop::new();
     let client = shop.client();
     assert_eq!(client.stream_pods(None).unwrap().concat(), client.pods());
@@ -172,7 +173,7 @@ fn a_stream_has_what_the_list_has_and_takes_the_same_filters() {
 }
 
 #[test]
-fn long_lists_come_in_pieces_of_bounded_size() {
+fn long_lists_are_streamed_in_bounded_messages() {
     let daemon = Daemon::start();
     let client = daemon.client();
     assert!(client.stream_pods(None).unwrap().is_empty() && client.stream_containers(None).unwrap().is_empty());
@@ -227,7 +228,7 @@ fn an_item_of_a_long_list_takes_no_longer_than_one_of_a_short_list() {
     }
 }
 
-/// How many pods a long list has; `CRISP_TEST_MANY` for more.
+/// Pods of a long list; `CRISP_TEST_MANY` for more.
 fn many() -> usize {
     std::env::var("CRISP_TEST_MANY").ok().map_or_else(|| times(60, 20), |text| text.parse().unwrap())
 }

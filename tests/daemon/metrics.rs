@@ -1,4 +1,4 @@
-//! Metrics over CRI, against what the kernel says.
+//! Metrics over CRI, compared with the kernel's values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,8 @@ use crate::support::kernel_state;
 
 const MIB: u64 = 1 << 20;
 
-/// What critest and the kubelet expect to be described. Those of the second list depend on the kernel or on block devices.
+/// The families that critest and the kubelet expect. Those of the second list depend on the kernel
+/// or on block devices.
 const ALWAYS: [&str; 41] = [
     "container_cpu_cfs_periods_total",
     "container_cpu_cfs_throttled_periods_total",
@@ -94,7 +95,7 @@ impl Client {
         self.metrics().into_iter().find(|metrics| metrics.pod_sandbox_id == pod.id).expect("the pod is ready")
     }
 
-    /// The pieces that a stream comes in.
+    /// Returns the messages of a stream.
     fn stream_metrics(&self) -> Vec<Vec<v1::PodSandboxMetrics>> {
         let request = v1::StreamPodSandboxMetricsRequest {};
         let read = |mut c: v1::runtime_service_client::RuntimeServiceClient<_>| async move {
@@ -108,7 +109,7 @@ impl Client {
     }
 }
 
-/// Values by name, and by the values of the labels that are the family's own.
+/// Returns values by name and by the family's own labels.
 fn values(metrics: &[v1::Metric]) -> BTreeMap<String, u64> {
     let key = |metric: &v1::Metric| [&metric.name[..]].into_iter().chain(own(metric)).collect::<Vec<_>>().join(" ");
     metrics.iter().map(|metric| (key(metric), metric.value.unwrap().value)).collect()
@@ -123,7 +124,7 @@ fn of_container(pod: &v1::PodSandboxMetrics, id: &str) -> BTreeMap<String, u64> 
     values(&found.expect("the container lives").metrics)
 }
 
-/// A pod with other interfaces than loopback, as every network gives it.
+/// Creates a pod with other interfaces than loopback, as network plugins create them.
 fn pod_with_network(daemon: &Daemon, name: &str) -> Pod {
     let pod = daemon.run_pod(name);
     let netns = daemon.env.state().join("pods").join(&pod.id).join("netns");
@@ -131,7 +132,7 @@ fn pod_with_network(daemon: &Daemon, name: &str) -> Pod {
         let net = format!("--net={}", netns.display());
         Command::new("nsenter").arg(net).arg("ip").args(line.split(' ')).status().unwrap().success()
     };
-    // Which kinds of interface there are depends on the kernel.
+    // The available types of interfaces depend on the kernel.
     assert!(ip("link add eth0 type veth peer name eth1") || ip("link add eth0 type dummy"));
     assert!(ip("link set eth0 up"));
     ip("link set eth1 up");
@@ -152,7 +153,7 @@ fn limited(name: &str, command: &[&str]) -> v1::ContainerConfig {
 }
 
 #[test]
-fn every_family_is_described_and_told_with_its_labels() {
+fn every_family_is_described_and_has_samples_with_its_labels() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let described = client.descriptors();
@@ -164,18 +165,18 @@ fn every_family_is_described_and_told_with_its_labels() {
     let id = client.run_config(&pod, limited("main", &IDLE));
     client.wait_printed(&id, "idle");
     client.exec_script(&id, "for i in 1 2 3; do echo hi > /file$i; done; sync");
-    // The first measurement of a layer may take a moment where the machine is busy.
+    // The first measurement of a layer may be late under load.
     let metrics = wait_for("all families", seconds(10), || {
         let metrics = client.metrics_of(&pod);
         let all = metrics.metrics.iter().chain(metrics.container_metrics.iter().flat_map(|c| &c.metrics));
-        let told: BTreeSet<&str> = all.map(|metric| metric.name.as_str()).collect();
-        ALWAYS.iter().all(|name| told.contains(name)).then_some(metrics)
+        let reported: BTreeSet<&str> = all.map(|metric| metric.name.as_str()).collect();
+        ALWAYS.iter().all(|name| reported.contains(name)).then_some(metrics)
     });
     let all = metrics.metrics.iter().chain(&metrics.container_metrics[0].metrics);
     let mut seen = BTreeSet::new();
     for metric in all {
         assert_eq!(metric.label_values.len(), described[&metric.name].len(), "{metric:?}");
-        assert!(seen.insert((&metric.name, &metric.label_values)), "told twice: {metric:?}");
+        assert!(seen.insert((&metric.name, &metric.label_values)), "reported twice: {metric:?}");
     }
     assert_eq!(described["container_memory_rss"], ["container", "id", "image", "name", "namespace", "pod"]);
     let rss = metrics.container_metrics[0].metrics.iter().find(|metric| metric.name == "container_memory_rss").unwrap();
@@ -189,13 +190,13 @@ fn every_family_is_described_and_told_with_its_labels() {
 }
 
 #[test]
-fn the_numbers_are_the_kernels() {
+fn the_values_equal_the_kernels() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = pod_with_network(&daemon, "pod");
     let id = client.run_config(&pod, limited("main", &IDLE));
     client.wait_printed(&id, "idle");
-    let told = of_container(&client.metrics_of(&pod), &id);
+    let reported = of_container(&client.metrics_of(&pod), &id);
     let of_kernel = |files: [&str; 2]| {
         let file = files[usize::from(kernel_state::is_v2())];
         let dirs = kernel_state::cgroups_under(daemon.env.cgroup()).into_iter();
@@ -204,60 +205,61 @@ fn the_numbers_are_the_kernels() {
     };
     let number = |files| of_kernel(files).trim().parse::<u64>().unwrap();
     let near = |name: &str, files| {
-        let (told, kernels) = (told[name], number(files));
-        assert!(told.abs_diff(kernels) <= MIB, "{name}: {told} is not {kernels}");
+        let (reported, kernels) = (reported[name], number(files));
+        assert!(reported.abs_diff(kernels) <= MIB, "{name}: {reported} is not {kernels}");
     };
     near("container_memory_usage_bytes", ["memory.usage_in_bytes", "memory.current"]);
     if !kernel_state::is_v2() {
         near("container_memory_max_usage_bytes", ["memory.max_usage_in_bytes", ""]);
         near("container_memory_kernel_usage", ["memory.kmem.usage_in_bytes", ""]);
     }
-    assert_eq!(told["container_threads"], number(["pids.current", "pids.current"]));
+    assert_eq!(reported["container_threads"], number(["pids.current", "pids.current"]));
     let procs = of_kernel(["cgroup.procs", "cgroup.procs"]).lines().count();
-    assert_eq!(told["container_processes"], u64::try_from(procs).unwrap());
-    assert_eq!((told["container_processes"], told["container_sockets"]), (2, 0), "a shell and what it runs");
-    assert!((4..40).contains(&told["container_file_descriptors"]), "{told:?}");
-    assert_eq!(told["container_memory_failcnt"], 0);
-    assert_eq!(told["container_oom_events_total"], 0);
+    assert_eq!(reported["container_processes"], u64::try_from(procs).unwrap());
+    assert_eq!((reported["container_processes"], reported["container_sockets"]), (2, 0), "a shell and what it runs");
+    assert!((4..40).contains(&reported["container_file_descriptors"]), "{reported:?}");
+    assert_eq!(reported["container_memory_failcnt"], 0);
+    assert_eq!(reported["container_oom_events_total"], 0);
     let limits = client.exec_script(&id, "grep 'Max open files' /proc/1/limits");
     let limit: u64 = limits.split_whitespace().nth(3).unwrap().parse().unwrap();
-    assert_eq!(told["container_ulimits_soft max_open_files"], limit);
+    assert_eq!(reported["container_ulimits_soft max_open_files"], limit);
 
-    assert_eq!(told["container_spec_cpu_period"], 100_000);
-    assert_eq!(told["container_spec_cpu_quota"], 20_000);
-    assert_eq!(told["container_spec_cpu_shares"], 1024);
-    assert_eq!(told["container_spec_memory_limit_bytes"], 64 * MIB);
-    assert_eq!(told["container_spec_memory_reservation_limit_bytes"], 0);
-    if let Some(swap) = told.get("container_spec_memory_swap_limit_bytes") {
+    assert_eq!(reported["container_spec_cpu_period"], 100_000);
+    assert_eq!(reported["container_spec_cpu_quota"], 20_000);
+    assert_eq!(reported["container_spec_cpu_shares"], 1024);
+    assert_eq!(reported["container_spec_memory_limit_bytes"], 64 * MIB);
+    assert_eq!(reported["container_spec_memory_reservation_limit_bytes"], 0);
+    if let Some(swap) = reported.get("container_spec_memory_swap_limit_bytes") {
         assert_eq!(*swap, 64 * MIB);
     }
     let started = u64::try_from(client.status(&id).started_at / 1_000_000_000).unwrap();
-    assert_eq!(told["container_start_time_seconds"], started);
-    assert!((started..started + 600).contains(&told["container_last_seen"]));
+    assert_eq!(reported["container_start_time_seconds"], started);
+    assert!((started..started + 600).contains(&reported["container_last_seen"]));
 }
 
 #[test]
-fn the_numbers_follow_what_a_container_does() {
+fn the_values_follow_the_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = pod_with_network(&daemon, "pod");
-    // It takes all that its quota gives it, opens a socket, and waits with it.
+    // Uses all of its quota, opens a socket, and waits.
     let script = "nc -l -p 9 & (exec 9<>/dev/zero; sleep 100000) & echo idle; i=0; \
         while [ $i -lt 3000000 ]; do i=$((i+1)); done; wait";
     let id = client.run_config(&pod, limited("main", &["sh", "-c", script]));
     client.wait_printed(&id, "idle");
-    let told = wait_for("the quota to be used up", seconds(60), || {
-        let told = of_container(&client.metrics_of(&pod), &id);
-        (told["container_cpu_cfs_throttled_periods_total"] >= 3 && told["container_sockets"] >= 1).then_some(told)
+    let reported = wait_for("the quota to be used up", seconds(60), || {
+        let reported = of_container(&client.metrics_of(&pod), &id);
+        (reported["container_cpu_cfs_throttled_periods_total"] >= 3 && reported["container_sockets"] >= 1)
+            .then_some(reported)
     });
-    assert!(told["container_cpu_cfs_periods_total"] >= told["container_cpu_cfs_throttled_periods_total"]);
+    assert!(reported["container_cpu_cfs_periods_total"] >= reported["container_cpu_cfs_throttled_periods_total"]);
     let busy = wait_for("a second of it", seconds(60), || {
-        let told = of_container(&client.metrics_of(&pod), &id);
-        (told["container_cpu_usage_seconds_total total"] >= 1).then_some(told)
+        let reported = of_container(&client.metrics_of(&pod), &id);
+        (reported["container_cpu_usage_seconds_total total"] >= 1).then_some(reported)
     });
     assert!(busy["container_memory_failures_total pgfault container"] > 0, "{busy:?}");
 
-    // The kernel looks for its neighbours by itself.
+    // The kernel sends neighbour discovery packets.
     let sent = wait_for("something to be sent", seconds(20), || {
         let sent = values(&client.metrics_of(&pod).metrics);
         (sent["container_network_transmit_packets_total eth0"] > 0).then_some(sent)
@@ -267,23 +269,23 @@ fn the_numbers_follow_what_a_container_does() {
 }
 
 #[test]
-fn a_kill_for_lack_of_memory_is_counted() {
+fn an_oom_kill_is_counted_in_the_metrics() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // Only the child that holds the string is killed, not the shell that waits for it.
+    // Only the child with the string is killed, not the shell.
     let script = "sh -c 'x=$(yes 0123456789 | head -c 200000000)'; echo killed; sleep 100000 & wait";
     let id = client.run_config(&pod, limited("main", &["sh", "-c", script]));
     client.wait_printed(&id, "killed");
-    let told = of_container(&client.metrics_of(&pod), &id);
-    assert!(told["container_oom_events_total"] >= 1, "{told:?}");
-    assert_eq!(told["container_memory_max_usage_bytes"], 64 * MIB);
-    // v1 kernels of late do not count hits of the limit that swap has a part in.
-    assert!(told["container_memory_failcnt"] >= u64::from(kernel_state::is_v2()), "{told:?}");
+    let reported = of_container(&client.metrics_of(&pod), &id);
+    assert!(reported["container_oom_events_total"] >= 1, "{reported:?}");
+    assert_eq!(reported["container_memory_max_usage_bytes"], 64 * MIB);
+    // Recent v1 kernels do not count hits of the limit that involve swap.
+    assert!(reported["container_memory_failcnt"] >= u64::from(kernel_state::is_v2()), "{reported:?}");
 }
 
 #[test]
-fn metrics_are_of_what_lives_and_come_in_pieces_of_bounded_size() {
+fn metrics_cover_live_containers_and_are_streamed_in_bounded_messages() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pods = ["a", "b", "c"].map(|name| daemon.run_pod(name));
@@ -305,7 +307,7 @@ fn metrics_are_of_what_lives_and_come_in_pieces_of_bounded_size() {
 }
 
 #[test]
-fn fifty_containers_are_told_of_at_once() {
+fn metrics_of_fifty_containers_take_less_than_100_ms() {
     let daemon = Daemon::start();
     let count = times(50, 10);
     for number in 0..count {

@@ -1,4 +1,5 @@
-//! KEP-4112: what is announced of a pod's containers is checked, kept, shown, handed to hooks and compared.
+//! KEP-4112: the declared resources of a pod's containers are checked, stored, shown, passed to
+//! hooks and compared.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +36,7 @@ fn usr_mount() -> v1::Mount {
     v1::Mount { container_path: "/machine".into(), host_path: "/usr".into(), readonly: true, ..Default::default() }
 }
 
-/// The container `main` as [`announcement`] has it.
+/// Returns the container `main` as in [`announcement`].
 fn main_container() -> v1::ContainerConfig {
     v1::ContainerConfig {
         kubernetes_resources: Some(resources(&[("cpu", "100m")], &[("cpu", "1000m"), ("memory", "67108864")])),
@@ -45,7 +46,7 @@ fn main_container() -> v1::ContainerConfig {
     }
 }
 
-/// An init container and `main`, and resources for the pod.
+/// Returns an init container and `main`, and resources for the pod.
 fn announcement() -> v1::PodResourceConfig {
     v1::PodResourceConfig {
         containers: vec![
@@ -83,13 +84,13 @@ fn container_info(daemon: &Daemon, id: &str) -> Value {
     info(&daemon.client().try_status(id).unwrap().info)
 }
 
-fn told(container: &Value, name: &str) -> Value {
+fn reported(container: &Value, name: &str) -> Value {
     let text = container["runtimeSpec"]["annotations"][name].as_str().unwrap_or_else(|| panic!("{container}"));
     serde_json::from_str(text).unwrap()
 }
 
 #[test]
-fn what_was_announced_is_shown_and_handed_to_hooks_also_by_the_next_daemon() {
+fn declared_resources_are_shown_and_passed_to_hooks_also_after_a_restart() {
     let mut daemon = Daemon::with_settings(REFUSE);
     let pod = announced_pod(&daemon, "pod");
     let id = daemon.client().try_create(&pod, main_container()).unwrap();
@@ -102,11 +103,11 @@ fn what_was_announced_is_shown_and_handed_to_hooks_also_by_the_next_daemon() {
         let container = container_info(&daemon, &id);
         let stated = json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "1000m", "memory": "67108864"}});
         assert_eq!(container["config"]["kubernetes_resources"], stated, "as the container says it");
-        assert_eq!(told(&container, "io.crisp.container-resources"), stated);
-        let pod_told = told(&container, "io.crisp.pod-resources");
-        assert_eq!(pod_told["containers"][0], json!({"name": "init", "type": "INIT_CONTAINER"}));
-        assert_eq!(pod_told["containers"][1]["kubernetesResources"]["limits"]["memory"], "64Mi");
-        assert_eq!(pod_told["kubernetesResources"], json!({"limits": {"memory": "1Gi"}}));
+        assert_eq!(reported(&container, "io.crisp.container-resources"), stated);
+        let pod_reported = reported(&container, "io.crisp.pod-resources");
+        assert_eq!(pod_reported["containers"][0], json!({"name": "init", "type": "INIT_CONTAINER"}));
+        assert_eq!(pod_reported["containers"][1]["kubernetesResources"]["limits"]["memory"], "64Mi");
+        assert_eq!(pod_reported["kubernetesResources"], json!({"limits": {"memory": "1Gi"}}));
         if round == 0 {
             daemon.restart();
         }
@@ -114,7 +115,7 @@ fn what_was_announced_is_shown_and_handed_to_hooks_also_by_the_next_daemon() {
 }
 
 #[test]
-fn a_clients_annotation_cannot_pass_for_what_was_announced() {
+fn a_clients_annotation_cannot_replace_the_declared_resources() {
     let daemon = Daemon::start();
     let forged = |name: &str| {
         let mut config = container(name, &["true"]);
@@ -132,12 +133,12 @@ fn a_clients_annotation_cannot_pass_for_what_was_announced() {
     let config = v1::ContainerConfig { annotations: forged("main").annotations, ..main_container() };
     let id = daemon.client().try_create(&announced, config).unwrap();
     let container = container_info(&daemon, &id);
-    assert_eq!(told(&container, "io.crisp.pod-resources")["containers"][1]["name"], "main");
-    assert_eq!(told(&container, "io.crisp.container-resources")["requests"], json!({"cpu": "100m"}));
+    assert_eq!(reported(&container, "io.crisp.pod-resources")["containers"][1]["name"], "main");
+    assert_eq!(reported(&container, "io.crisp.container-resources")["requests"], json!({"cpu": "100m"}));
     assert!(daemon.env.read_log().contains("io.crisp.pod-resources"), "{}", daemon.env.read_log());
 }
 
-/// A container that is different in every way, and what is said of each.
+/// Returns a container that differs in every field, and the expected differences.
 fn different() -> (v1::ContainerConfig, [&'static str; 6]) {
     let mut config = main_container();
     let limits = &mut config.kubernetes_resources.as_mut().unwrap().limits;
@@ -159,7 +160,7 @@ fn different() -> (v1::ContainerConfig, [&'static str; 6]) {
 }
 
 #[test]
-fn a_container_that_differs_is_taken_with_a_warning() {
+fn a_container_that_differs_is_created_with_a_warning() {
     let daemon = Daemon::start();
     let pod = announced_pod(&daemon, "pod");
     let as_announced = daemon.client().try_create(&pod, main_container()).unwrap();
@@ -179,7 +180,7 @@ fn a_container_that_differs_is_taken_with_a_warning() {
 }
 
 #[test]
-fn a_container_that_differs_is_refused_where_that_is_set() {
+fn a_container_that_differs_is_refused_if_configured() {
     let daemon = Daemon::with_settings(REFUSE);
     let pod = announced_pod(&daemon, "pod");
     let before = daemon.snapshot();
@@ -202,7 +203,7 @@ fn a_container_that_differs_is_refused_where_that_is_set() {
 }
 
 #[test]
-fn the_repeated_configuration_of_a_pod_does_not_change_what_was_announced() {
+fn the_repeated_configuration_of_a_pod_does_not_change_the_declared_resources() {
     let daemon = Daemon::with_settings(REFUSE);
     let mut pod = announced_pod(&daemon, "pod");
     let (config, _) = different();
@@ -215,12 +216,12 @@ fn the_repeated_configuration_of_a_pod_does_not_change_what_was_announced() {
     let id = daemon.client().try_create(&pod, main_container()).unwrap();
     let shown = pod_info(&daemon, &pod)["config"]["pod_resources"]["containers"][1]["resources"].clone();
     assert_eq!(shown["limits"], json!({"cpu": "1", "memory": "64Mi"}));
-    let told = told(&container_info(&daemon, &id), "io.crisp.pod-resources");
-    assert_eq!(told["containers"][1]["kubernetesResources"]["limits"]["memory"], "64Mi");
+    let reported = reported(&container_info(&daemon, &id), "io.crisp.pod-resources");
+    assert_eq!(reported["containers"][1]["kubernetesResources"]["limits"]["memory"], "64Mi");
 }
 
 #[test]
-fn what_cannot_be_announced_is_refused_by_its_path() {
+fn invalid_declared_resources_are_refused_by_field() {
     let daemon = Daemon::start();
     let path = "config.pod_resources.containers[1].kubernetes_resources.limits[\"memory\"]";
     for text in ["", "1 Gi", "1.2.3", "0x10", "NaN", "-1", "1e-10", "16Ei"] {
@@ -256,7 +257,7 @@ fn annotated_pod(daemon: &Daemon, name: &str, text: &str) -> v1::PodSandboxConfi
 }
 
 #[test]
-fn an_annotation_announces_for_clients_that_cannot() {
+fn an_annotation_declares_resources_for_clients_without_the_field() {
     let mut daemon = by_annotation();
     let pod = daemon.client().run_pod_of(annotated_pod(&daemon, "pod", BY_ANNOTATION));
     daemon.restart();
@@ -265,8 +266,8 @@ fn an_annotation_announces_for_clients_that_cannot() {
     let stated = json!({"requests": {"cpu": "250m"}, "limits": {"memory": "64Mi"}});
     let container = container_info(&daemon, &id);
     assert_eq!(container["config"]["kubernetes_resources"], stated);
-    assert_eq!(told(&container, "io.crisp.container-resources"), stated);
-    assert_eq!(told(&container, "io.crisp.pod-resources")["containers"][0]["kubernetesResources"], stated);
+    assert_eq!(reported(&container, "io.crisp.container-resources"), stated);
+    assert_eq!(reported(&container, "io.crisp.pod-resources")["containers"][0]["kubernetesResources"], stated);
     let refusal = daemon.client().try_create(&pod, container_with_mount()).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     let mut both = annotated_pod(&daemon, "both", BY_ANNOTATION);
@@ -283,7 +284,7 @@ fn container_with_mount() -> v1::ContainerConfig {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_is_refused_by_its_name() {
+fn an_unreadable_annotation_is_refused_by_its_name() {
     let daemon = by_annotation();
     for (text, problem) in [
         ("", "EOF"),
@@ -299,7 +300,7 @@ fn an_annotation_that_cannot_be_read_is_refused_by_its_name() {
 }
 
 #[test]
-fn no_annotation_announces_anything_unless_one_is_set() {
+fn no_annotation_is_used_unless_configured() {
     let daemon = Daemon::with_settings(REFUSE);
     let pod = daemon.client().run_pod_of(annotated_pod(&daemon, "pod", "no JSON at all"));
     assert_eq!(pod_info(&daemon, &pod)["config"]["pod_resources"], Value::Null);
@@ -307,7 +308,7 @@ fn no_annotation_announces_anything_unless_one_is_set() {
     assert_eq!(container_info(&daemon, &id)["config"]["kubernetes_resources"], Value::Null);
 }
 
-/// Takes a field out of a record's specification.
+/// Removes a field from the specification in a record.
 fn without(file: &Path, field: &str) {
     let mut record: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     let removed = record["spec"].as_object_mut().unwrap().remove(field);
@@ -316,7 +317,7 @@ fn without(file: &Path, field: &str) {
 }
 
 #[test]
-fn records_from_before_there_was_any_announcement_are_still_read() {
+fn records_without_declared_resources_are_still_read() {
     let mut daemon = Daemon::start();
     let pod = announced_pod(&daemon, "pod");
     let id = daemon.client().run_idle(&pod, "main");

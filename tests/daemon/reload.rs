@@ -1,4 +1,4 @@
-//! A configuration that changes while the daemon runs.
+//! Reloads of the configuration.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use crate::cdi::{Specs, given};
 use crate::support::client::{Pod, container};
 use crate::support::harness::{Daemon, kill, scrape, seconds, wait_for};
 
-/// Writes other settings into the daemon's file: `old` becomes `new`.
+/// Replaces `old` by `new` in the daemon's configuration file.
 fn change(daemon: &Daemon, old: &str, new: &str) {
     let text = fs::read_to_string(daemon.env.config()).unwrap();
     assert!(text.contains(old), "{text}");
@@ -32,7 +32,7 @@ fn wait_logged(daemon: &Daemon, words: &[&str]) -> String {
 const STUBBORN: [&str; 3] = ["sh", "-c", "trap '' TERM; echo idle; while :; do sleep 1; done"];
 
 #[test]
-fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
+fn sighup_applies_new_settings_and_names_those_that_need_a_restart() {
     let daemon = Daemon::with_settings("[stop]\ngrace_max = 86400\n[log]\nlevel = \"info\"\nformat = \"text\"");
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -46,7 +46,7 @@ fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
     kill(daemon.pid(), Signal::HUP);
     wait_logged(&daemon, &["INFO", "configuration reloaded", "log.level", "stop"]);
     wait_logged(&daemon, &["WARN", "restart", "log.format"]);
-    // A look is logged at debug.
+    // A read is logged at debug.
     assert!(!daemon.env.read_log().contains("name=\"Version\""));
     let version = cri_api::v1::VersionRequest::default();
     client.call(|mut c| async move { c.version(version).await }).unwrap();
@@ -57,7 +57,7 @@ fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
 }
 
 #[test]
-fn a_changed_file_is_seen_without_a_signal_and_a_bad_one_changes_nothing() {
+fn a_changed_file_is_reloaded_without_a_signal_and_an_invalid_one_ignored() {
     let daemon = Daemon::with_settings("[stop]\ngrace_max = 86400");
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -66,7 +66,7 @@ fn a_changed_file_is_seen_without_a_signal_and_a_bad_one_changes_nothing() {
     change(&daemon, "grace_max = 86400", "grace_max = 1\npassword = \"swordfish99\"");
     let line = wait_logged(&daemon, &["WARN", "keeping the previous one", "crisp.toml", "password"]);
     assert!(!line.contains("swordfish99"), "{line}");
-    assert_eq!(daemon.env.read_log().matches("keeping the previous one").count(), 1, "told once");
+    assert_eq!(daemon.env.read_log().matches("keeping the previous one").count(), 1, "reported once");
     change(&daemon, "\npassword = \"swordfish99\"", "");
     wait_logged(&daemon, &["INFO", "configuration reloaded", "stop"]);
     let begin = Instant::now();
@@ -76,7 +76,7 @@ fn a_changed_file_is_seen_without_a_signal_and_a_bad_one_changes_nothing() {
     assert!(!log.contains("swordfish99"));
 }
 
-/// Tells the daemon to look at its file, and waits until `key` is in force.
+/// Sends SIGHUP to the daemon, and waits until `key` is applied.
 fn take_up(daemon: &Daemon, key: &str) {
     let before = daemon.env.read_log().len();
     kill(daemon.pid(), Signal::HUP);
@@ -87,7 +87,7 @@ fn take_up(daemon: &Daemon, key: &str) {
 }
 
 #[test]
-fn cdi_devices_are_looked_for_where_the_configuration_says_now() {
+fn a_reload_changes_the_cdi_directories() {
     let specs = Specs::new();
     let daemon = Daemon::with_settings(&format!("[cdi]\nspec_dirs = [{:?}]\nannotations = false", specs.path("low")));
     specs.write("high/one.json", &[("d", json!({"env": ["FROM=high"]}))]);
@@ -114,7 +114,7 @@ fn cdi_devices_are_looked_for_where_the_configuration_says_now() {
     assert_eq!(client.finish_config(&pod, annotated).stdout, "from low\n");
 }
 
-/// A directory with the plugin `odd`, which says that a pod has this address and notes what it was asked.
+/// Creates a directory with the plugin `odd`, which returns this address and logs its calls.
 fn plugin(daemon: &Daemon, dir: &str, address: &str) -> PathBuf {
     let dir = daemon.env.dir().join(dir);
     fs::create_dir(&dir).unwrap();
@@ -130,7 +130,7 @@ fn plugin(daemon: &Daemon, dir: &str, address: &str) -> PathBuf {
 }
 
 #[test]
-fn pods_are_connected_as_the_configuration_says_now() {
+fn a_reload_changes_the_network_of_new_pods() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (first, second) = (plugin(&daemon, "first", "10.5.0.2"), plugin(&daemon, "second", "10.5.0.3"));
@@ -164,7 +164,7 @@ fn pods_are_connected_as_the_configuration_says_now() {
     change(&daemon, "mode = \"cni\"", "mode = \"none\"");
     take_up(&daemon, "network.mode");
     assert_eq!(address(&daemon.run_pod("three")), "");
-    // What was connected before is disconnected all the same.
+    // Pods connected before are still disconnected.
     for pod in [&apart, &one, &two] {
         client.stop_pod(&pod.id).unwrap();
     }
@@ -173,7 +173,7 @@ fn pods_are_connected_as_the_configuration_says_now() {
 }
 
 #[test]
-fn metrics_are_told_where_the_configuration_says_now() {
+fn a_reload_moves_the_metrics_endpoint() {
     let daemon = Daemon::with_settings("[metrics]\nlisten = \"\"\n[image]\ndownloads = 3");
     let (first, second) = (daemon.env.dir().join("first.sock"), daemon.env.dir().join("second.sock"));
     change(&daemon, "listen = \"\"", &format!("listen = {first:?}"));
@@ -181,7 +181,7 @@ fn metrics_are_told_where_the_configuration_says_now() {
     take_up(&daemon, "metrics.listen");
     wait_logged(&daemon, &["INFO", "configuration reloaded", "image (limits of pulls)"]);
     assert!(scrape(&first).contains("crisp_build_info"));
-    // A place that is taken: all stays as it is.
+    // The path of the new socket is in use: the endpoint stays.
     fs::write(&second, "precious").unwrap();
     change(&daemon, &format!("{first:?}"), &format!("{second:?}"));
     kill(daemon.pid(), Signal::HUP);

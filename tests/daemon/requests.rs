@@ -1,4 +1,4 @@
-//! Requests that cannot be granted: each is refused with the right code, and the refusal names the field.
+//! Invalid requests: each is refused with the right code, and the message names the field.
 
 use cri_api::v1;
 use tonic::Code;
@@ -52,7 +52,7 @@ const PODS: &[(&str, Code, PodChange)] = &[
 ];
 
 #[test]
-fn a_bad_pod_is_refused_by_the_name_of_its_field() {
+fn an_invalid_pod_is_refused_by_the_name_of_its_field() {
     let daemon = Daemon::start();
     for (field, code, change) in PODS {
         let mut config = daemon.pod_config("pod");
@@ -162,7 +162,7 @@ const CONTAINERS: &[(&str, Code, ContainerChange)] = &[
 ];
 
 #[test]
-fn a_bad_container_is_refused_by_the_name_of_its_field() {
+fn an_invalid_container_is_refused_by_the_name_of_its_field() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
@@ -204,7 +204,7 @@ fn an_absent_config_or_id_is_named() {
 }
 
 #[test]
-fn times_and_commands_that_cannot_be_are_named() {
+fn invalid_timeouts_and_commands_are_refused_by_field() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -222,7 +222,7 @@ fn times_and_commands_that_cannot_be_are_named() {
 }
 
 #[test]
-fn a_container_for_another_pod_than_it_names_is_refused() {
+fn a_container_with_the_config_of_another_pod_is_refused() {
     let daemon = Daemon::start();
     let (mut pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     pod.config = other.config;
@@ -232,7 +232,7 @@ fn a_container_for_another_pod_than_it_names_is_refused() {
 }
 
 #[test]
-fn an_image_that_is_asked_for_without_a_name_is_refused() {
+fn an_image_request_without_a_name_is_refused() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pull = v1::PullImageRequest::default();

@@ -1,4 +1,4 @@
-//! What only some may know stays between them: it is in no log, no span and no metric.
+//! Secrets of requests are in no log, no span and no metric.
 
 use std::fs;
 use std::path::Path;
@@ -34,14 +34,15 @@ fn secret(name: &str) -> v1::ContainerConfig {
     config
 }
 
-/// Does everything with which a secret comes in, well and badly; returns the tokens that clients got.
+/// Sends every kind of request that contains a secret, valid and invalid; returns the tokens of the
+/// URLs.
 fn pass_secrets_around(daemon: &Daemon) -> Vec<String> {
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {
         config.annotations.insert("example.com/secret".into(), POD_ANNOTATION.into());
     });
     client.finish_config(&pod, secret("main"));
-    // One that is refused, and one whose program cannot run.
+    // A refused container, and one whose program cannot be executed.
     client.try_create(&pod, secret("main")).unwrap_err();
     let mut bad = secret("bad");
     bad.command = vec!["/no/such/program".into(), ARGUMENT.into()];

@@ -1,7 +1,7 @@
-//! A kubelet that has nothing to do but look, and what that costs the daemon.
+//! Resources of a daemon under the polling of a kubelet.
 //!
-//! The short form is a test like any other. `hack/dev soak` runs the same for as long, and with as many pods, as it is told, and
-//! prints what the daemon used: `CRISP_SOAK_SECONDS` and `CRISP_SOAK_PODS`.
+//! The short form is a normal test. `hack/dev soak` runs it longer and with more pods, and prints
+//! the resources: `CRISP_SOAK_SECONDS` and `CRISP_SOAK_PODS`.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, slow, times};
 use crate::support::kernel_state;
 
-/// How long, over how many pods, and how often somebody looks.
+/// The duration, the number of pods, and the polling interval.
 struct Plan {
     pods: usize,
     rounds: u32,
     period: Duration,
-    /// Between two readings, in rounds.
+    /// Rounds between two samples.
     every: u32,
 }
 
@@ -38,7 +38,7 @@ impl Plan {
     }
 }
 
-/// What the daemon holds at one moment.
+/// Resources of the daemon at one time.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     pss_kib: u64,
@@ -46,8 +46,8 @@ struct Reading {
     threads: usize,
 }
 
-/// As a kubelet does with these settings: a relist each second, the pods' own statuses in turn, its other questions now and
-/// then. `stats` are read each second, which no kubelet does so often.
+/// Sends the requests of a kubelet: a relist each second, the statuses of the pods in turn, other
+/// requests from time to time. `stats` are read each second, more often than by any kubelet.
 fn look(client: &Client, pods: &[(Pod, String)], round: u32) {
     assert_eq!(client.pods().len(), pods.len());
     assert_eq!(client.containers().len(), pods.len());
@@ -76,7 +76,7 @@ fn look(client: &Client, pods: &[(Pod, String)], round: u32) {
 }
 
 #[test]
-fn a_daemon_that_is_only_looked_at_stays_as_it_is() {
+fn a_daemon_with_polling_clients_does_not_grow() {
     let plan = Plan::get();
     let daemon = Daemon::on(TestEnv::connected(""));
     let client = daemon.client();
@@ -86,7 +86,7 @@ fn a_daemon_that_is_only_looked_at_stays_as_it_is() {
         (pod, id)
     };
     let pods: Vec<_> = (0..plan.pods).map(run).collect();
-    // What is made once, and what starting the pods left, is not part of it.
+    // One-time allocations, and those of the pods' start, do not count.
     (0..20).for_each(|round| look(client, &pods, round));
     let (begin, mut last) = (Instant::now(), (Instant::now(), kernel_state::processor_time(daemon.pid())));
     let mut readings = Vec::new();
@@ -113,11 +113,11 @@ fn a_daemon_that_is_only_looked_at_stays_as_it_is() {
     assert_flat(&readings);
 }
 
-/// The second half of the time may need no more than the first one did.
+/// The second half may use no more than the first.
 fn assert_flat(readings: &[Reading]) {
     let (first, second) = readings.split_at(readings.len() / 2);
     let most = |half: &[Reading], of: fn(&Reading) -> u64| half.iter().map(of).max().unwrap();
-    // A reading may fall into the middle of a large answer: what counts is what it is most of the time.
+    // A sample may be taken during a large response, so the median counts.
     let pss = |half: &[Reading]| {
         let mut all: Vec<u64> = half.iter().map(|reading| reading.pss_kib).collect();
         all.sort_unstable();
@@ -126,7 +126,7 @@ fn assert_flat(readings: &[Reading]) {
     assert!(pss(second) <= pss(first) + pss(first) / 20 + 512, "memory grows: {readings:?}");
     let fds = |half| most(half, |reading| u64::try_from(reading.fds).unwrap());
     assert!(fds(second) <= fds(first) + 4, "descriptors pile up: {readings:?}");
-    // Threads for work that blocks come and go.
+    // Threads for blocking work start and exit.
     let threads = |half| most(half, |reading| u64::try_from(reading.threads).unwrap());
     assert!(threads(second) <= threads(first) + 8, "threads pile up: {readings:?}");
 }

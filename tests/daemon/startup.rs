@@ -1,4 +1,4 @@
-//! The daemon itself: its settings, its socket, its beginning and its end.
+//! The start and stop of the daemon: settings, socket, directories.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -12,7 +12,7 @@ use crate::support::client::{Asked, Client};
 use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program, seconds, wait_for};
 
-/// Runs `crisp serve`, which must refuse, and answers what it says.
+/// Runs `crisp serve`, which must refuse to start, and returns its output.
 fn refused(env: &TestEnv) -> String {
     let mut process = env.serve().spawn().unwrap();
     let ended = wait_for("the daemon to refuse", seconds(20), || process.try_wait().unwrap());
@@ -21,7 +21,7 @@ fn refused(env: &TestEnv) -> String {
 }
 
 #[test]
-fn a_setting_that_nobody_knows_is_refused_by_name() {
+fn an_unknown_setting_is_refused_by_name() {
     for (settings, key) in [("colour = \"blue\"", "colour"), ("[log]\nvolume = 11", "volume")] {
         let words = refused(&TestEnv::with_settings(settings));
         assert!(words.contains(key) && words.contains("crisp.toml"), "{words}");
@@ -31,7 +31,7 @@ fn a_setting_that_nobody_knows_is_refused_by_name() {
 }
 
 #[test]
-fn the_socket_of_a_dead_daemon_is_taken_over() {
+fn the_stale_socket_of_a_killed_daemon_is_replaced() {
     let env = TestEnv::new();
     drop(UnixListener::bind(env.socket()).unwrap());
     let mut daemon = Daemon::on(env);
@@ -41,7 +41,7 @@ fn the_socket_of_a_dead_daemon_is_taken_over() {
 }
 
 #[test]
-fn the_socket_of_a_living_daemon_is_left_alone() {
+fn the_socket_of_a_running_daemon_is_not_replaced() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let other = TestEnv::new();
@@ -55,7 +55,7 @@ fn the_socket_of_a_living_daemon_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_not_replaced() {
+fn a_file_in_place_of_the_socket_is_not_replaced() {
     let env = TestEnv::new();
     fs::write(env.socket(), "precious").unwrap();
     let words = refused(&env);
@@ -105,7 +105,7 @@ fn a_daemon_in_a_chroot_is_refused() {
         let said = [done.stdout, done.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(done.status.code(), Some(1), "{said}");
-        assert!(said.contains("this is a chroot"), "{said}");
+        assert!(said.contains("runs in a chroot"), "{said}");
     }
     assert!(!env.socket().exists());
 }
@@ -124,7 +124,7 @@ fn two_daemons_run_side_by_side() {
 }
 
 #[test]
-fn the_socket_is_roots_alone_unless_configured_otherwise() {
+fn the_socket_is_for_root_alone_unless_configured() {
     let daemon = Daemon::start();
     let meta = fs::metadata(daemon.env.socket()).unwrap();
     assert_eq!((meta.permissions().mode() & 0o777, meta.uid(), meta.gid()), (0o600, 0, 0));
@@ -134,7 +134,7 @@ fn the_socket_is_roots_alone_unless_configured_otherwise() {
 }
 
 #[test]
-fn no_directory_of_the_daemons_lets_others_in() {
+fn no_directory_of_the_daemon_is_accessible_to_others() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
@@ -150,7 +150,7 @@ fn no_directory_of_the_daemons_lets_others_in() {
 }
 
 #[test]
-fn a_daemon_told_to_end_ends_well_and_its_containers_go_on() {
+fn sigterm_ends_the_daemon_and_its_containers_keep_running() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -163,7 +163,7 @@ fn a_daemon_told_to_end_ends_well_and_its_containers_go_on() {
 }
 
 #[test]
-fn logs_can_be_json_and_tell_of_pods_and_containers() {
+fn json_logs_have_the_ids_of_pods_and_containers() {
     let mut daemon = Daemon::with_settings("[log]\nformat = \"json\"\nlevel = \"debug\"");
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -180,7 +180,7 @@ fn logs_can_be_json_and_tell_of_pods_and_containers() {
 }
 
 #[test]
-fn every_change_is_one_line_with_whom_it_is_about_how_it_ended_and_how_long_it_took() {
+fn every_change_is_one_log_line_with_ids_result_and_duration() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let client = daemon.client();
@@ -223,7 +223,7 @@ fn settings_can_be_given_on_the_command_line() {
     process.wait().unwrap();
 }
 
-/// What every call that no release has reached yet answers.
+/// Checks the response of an RPC that is not implemented.
 fn planned<T>(name: &str, answer: Asked<T>) {
     let Err(refusal) = answer else { panic!("{name} is implemented: test it, and take it off this list") };
     assert_eq!(refusal.code(), Code::Unimplemented, "{name}: {refusal:?}");
@@ -237,7 +237,7 @@ macro_rules! planned {
 }
 
 #[test]
-fn every_call_answers_and_those_to_come_say_so() {
+fn every_rpc_responds_and_missing_ones_are_unimplemented() {
     let daemon = Daemon::start();
     let client = daemon.client();
     planned!(

@@ -1,4 +1,4 @@
-//! Spans of requests, as a collector gets them.
+//! Spans of requests, as a collector receives them.
 
 use cri_api::otlp::span::SpanKind;
 use cri_api::{otlp, v1};
@@ -8,7 +8,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, scrape, seconds, wait_for};
 pub(crate) use crate::support::otlp_collector::{Collector, Manner, attribute};
 
-/// The caller's span, sampled or not.
+/// Returns the header of the caller's span, sampled or not.
 fn parent(trace: u8, sampled: bool) -> String {
     format!("00-{}-{}-0{}", format!("{trace:02x}").repeat(16), "cd".repeat(8), u8::from(sampled))
 }
@@ -20,7 +20,7 @@ fn traced<T>(message: T, parent: &str) -> Request<T> {
     request
 }
 
-/// Waits for a span of this trace, or of any, and of this call.
+/// Waits for a span of this trace, or of any trace, and of this RPC.
 fn wait_span(collector: &Collector, trace: Option<u8>, rpc: &str) -> otlp::Span {
     wait_for(&format!("a span of {rpc}"), seconds(30), || {
         collector.spans().into_iter().find(|span| {
@@ -64,7 +64,7 @@ fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
     assert_eq!(attribute(&about, "service.name").as_deref(), Some("node-7"));
     assert!(attribute(&about, "host.name").is_some_and(|name| !name.is_empty()));
 
-    // One that its caller does not record, one that fails, and one that begins a trace.
+    // A request that is not sampled, one that fails, and one that starts a trace.
     let gone = |parent: &str| {
         let status = traced(v1::ContainerStatusRequest { container_id: "abc".into(), verbose: false }, parent);
         client.call(|mut c| async move { c.container_status(status).await }).unwrap_err()
@@ -75,14 +75,15 @@ fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
     assert_eq!(attribute(&span.attributes, "rpc.grpc.status_code").as_deref(), Some("5"));
     assert_eq!(attribute(&span.attributes, "container.id").as_deref(), Some("abc"));
     client.remove_pod(&pod).unwrap();
-    // What has not been sent yet is sent at the end.
+    // Remaining spans are sent at the shutdown.
     assert!(daemon.terminate().success());
     let span = wait_span(&collector, None, "RemovePodSandbox");
     assert!(span.parent_span_id.is_empty() && span.trace_id != [0; 16]);
     assert!(collector.spans().iter().all(|span| span.trace_id != [0xa2; 16]), "nobody asked for it");
 }
 
-/// Spans leave a daemon with a network of its own through a socket on disk: here by a copy of what comes.
+/// A daemon in a separate network namespace reaches the collector through a Unix socket, which this
+/// copies to the collector.
 fn at_home(env: TestEnv, collector: &Collector) -> TestEnv {
     let socket = env.dir().join("otlp.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -102,12 +103,12 @@ fn at_home(env: TestEnv, collector: &Collector) -> TestEnv {
 }
 
 #[test]
-fn no_collector_however_bad_harms_a_request_or_the_end_of_the_daemon() {
+fn a_failing_collector_affects_neither_requests_nor_the_shutdown() {
     let dead = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("[tracing]\nendpoint = \"{}\"\ntimeout = 1\n", listener.local_addr().unwrap())
     };
-    // Connections come in, and nobody ever takes them.
+    // Connections are opened, but never accepted.
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = (format!("[tracing]\nendpoint = \"{}\"\ntimeout = 1\n", deaf.local_addr().unwrap()), deaf);
     let hanging = Collector::new(Manner::Hangs);
@@ -125,12 +126,12 @@ fn no_collector_however_bad_harms_a_request_or_the_end_of_the_daemon() {
         daemon.client().remove_pod(&pod.id).unwrap();
         assert!(daemon.terminate().success(), "{settings}");
         let log = daemon.env.read_log();
-        assert_eq!(log.matches("trace collector unreachable").count(), 1, "told once: {log}");
+        assert_eq!(log.matches("trace collector unreachable").count(), 1, "reported once: {log}");
     }
 }
 
 #[test]
-fn spans_that_a_collector_does_not_take_are_counted() {
+fn rejected_spans_are_counted() {
     for (manner, some_arrive) in [(Manner::Refuses(Code::InvalidArgument), false), (Manner::Picks, true)] {
         let collector = Collector::new(manner);
         let daemon = Daemon::on(TestEnv::with_metrics(&collector.settings()));

@@ -1,4 +1,4 @@
-//! Cgroups that a test makes itself, as the kubelet makes those of pods.
+//! Cgroups that a test creates, as the kubelet creates those of pods.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,8 @@ use rustix::process::Signal;
 use crate::support::harness::{kill, pause, seconds};
 use crate::support::kernel_state;
 
-/// Makes `path` and what is missing above it: before the pod, and not in the v2 tree of a hybrid host.
+/// Creates `path` and its missing parents: before the pod, and not in the v2 hierarchy of a hybrid
+/// host.
 pub(crate) fn make(path: &str) {
     for mut dir in kubelets_trees() {
         for part in path.trim_start_matches('/').split('/') {
@@ -25,7 +26,7 @@ pub(crate) fn make(path: &str) {
     }
 }
 
-/// Removes such a cgroup, which must be there and empty.
+/// Removes such a cgroup, which must exist and be empty.
 pub(crate) fn remove(path: &str) {
     for tree in kubelets_trees() {
         let dir = tree.join(&path[1..]);
@@ -33,7 +34,7 @@ pub(crate) fn remove(path: &str) {
     }
 }
 
-/// Ends whatever runs in `path` and below, and removes all of it from every hierarchy.
+/// Kills all processes in `path` and below, and removes it from every hierarchy.
 pub(crate) fn clear(path: &str) {
     thaw(path);
     let begin = Instant::now();
@@ -49,12 +50,12 @@ pub(crate) fn clear(path: &str) {
     remove_all(path);
 }
 
-/// Removes `path` and all below it, where nothing may run any more.
+/// Removes `path` and all below it, where no process runs.
 pub(crate) fn remove_all(path: &str) {
     let begin = Instant::now();
     loop {
         let mut left = dirs_of(path);
-        // Those below before those above.
+        // Children before parents.
         left.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
         left.retain(|dir| fs::remove_dir(dir).is_err() && dir.exists());
         if left.is_empty() {
@@ -65,7 +66,7 @@ pub(crate) fn remove_all(path: &str) {
     }
 }
 
-/// The killed can only go when they are not frozen.
+/// Killed processes exit only when they are not frozen.
 pub(crate) fn thaw(path: &str) {
     for dir in dirs_of(path) {
         for (file, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
@@ -92,7 +93,7 @@ fn kubelets_trees() -> impl Iterator<Item = PathBuf> {
     kernel_state::hierarchies().into_iter().filter(move |(name, _)| v2 || name != "unified").map(|(_, point)| point)
 }
 
-/// On version 2, lets the children of `dir` have its controllers.
+/// On version 2, enables the controllers for the children of `dir`.
 fn give_controllers(dir: &Path) {
     let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) else { return };
     for name in controllers.split_whitespace() {
@@ -100,7 +101,7 @@ fn give_controllers(dir: &Path) {
     }
 }
 
-/// On version 1, a new cpuset has no CPUs, and takes no process.
+/// On version 1, a new cpuset has no CPUs and accepts no process.
 fn fill_cpuset(dir: &Path) {
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let above = dir.parent().unwrap().join(file);

@@ -1,4 +1,4 @@
-//! What a kubelet does, in a few words each.
+//! A CRI client with the requests of a kubelet.
 
 use std::future::Future;
 use std::path::Path;
@@ -14,10 +14,10 @@ use tonic::{Response, Status};
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::BOX;
 
-/// As the kubelet has it.
+/// The kubelet's timeout.
 const MESSAGE_MAX: usize = 16 << 20;
 
-/// A connection to a daemon. Every call blocks, and panics when no answer comes.
+/// A connection to a daemon. Every call blocks, and panics without a response.
 pub(crate) struct Client {
     clock: Runtime,
     channel: Channel,
@@ -29,7 +29,7 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A pod that was asked for, with the configuration that the kubelet repeats for each container.
+/// A pod, with the configuration that the kubelet repeats for each container.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     pub(crate) id: String,
@@ -45,7 +45,7 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// A container that has ended: how, and what it printed.
+/// The result and output of an exited container.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) id: String,
@@ -54,7 +54,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// What an exec'd command did.
+/// The result of an ExecSync.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -72,7 +72,7 @@ impl Client {
         Self { clock, channel }
     }
 
-    /// Any call of the runtime service.
+    /// Calls the runtime service.
     pub(crate) fn call<T, F: Future<Output = Asked<Response<T>>>>(
         &self,
         ask: impl FnOnce(RuntimeServiceClient<Channel>) -> F,
@@ -80,7 +80,7 @@ impl Client {
         self.wait(ask(RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)))
     }
 
-    /// Any call of the image service.
+    /// Calls the image service.
     pub(crate) fn image_call<T, F: Future<Output = Asked<Response<T>>>>(
         &self,
         ask: impl FnOnce(ImageServiceClient<Channel>) -> F,
@@ -140,7 +140,7 @@ impl Client {
         self.call(|mut c| async move { c.create_container(request).await }).map(|answer| answer.container_id)
     }
 
-    /// Makes a container that would run `command`.
+    /// Creates a container with `command`.
     pub(crate) fn create(&self, pod: &Pod, name: &str, command: &[&str]) -> String {
         self.try_create(pod, container(name, command)).unwrap()
     }
@@ -150,7 +150,7 @@ impl Client {
         self.call(|mut c| async move { c.start_container(request).await }).map(drop)
     }
 
-    /// Makes a container that runs `command`.
+    /// Creates and starts a container with `command`.
     pub(crate) fn run(&self, pod: &Pod, name: &str, command: &[&str]) -> String {
         self.run_config(pod, container(name, command))
     }
@@ -161,10 +161,10 @@ impl Client {
         id
     }
 
-    /// A container that does nothing until it is stopped, and then ends at once.
+    /// Starts a container that waits until it is stopped, and then exits at once.
     pub(crate) fn run_idle(&self, pod: &Pod, name: &str) -> String {
         let id = self.run(pod, name, &IDLE);
-        // From now on nothing changes in it by itself.
+        // From now on the container does not change.
         self.wait_printed(&id, "idle");
         id
     }
@@ -203,7 +203,7 @@ impl Client {
         })
     }
 
-    /// Runs a container of this configuration to its end.
+    /// Runs a container with this configuration until it exits.
     pub(crate) fn finish_config(&self, pod: &Pod, config: v1::ContainerConfig) -> Ended {
         let id = self.run_config(pod, config);
         let status = self.wait_exited(&id);
@@ -211,12 +211,12 @@ impl Client {
         Ended { id, stdout: text_of(&lines, "stdout"), stderr: text_of(&lines, "stderr"), status }
     }
 
-    /// Runs a shell script in a container of its own to its end.
+    /// Runs a shell script in a new container until it exits.
     pub(crate) fn script(&self, pod: &Pod, name: &str, script: &str) -> Ended {
         self.finish_config(pod, container(name, &["sh", "-c", script]))
     }
 
-    /// The lines that a container has printed so far.
+    /// Returns the lines that the container has printed.
     pub(crate) fn lines(&self, id: &str) -> Vec<Line> {
         log_lines(&self.status(id).log_path)
     }
@@ -245,7 +245,7 @@ impl Client {
         Done { code: exit_code, stdout: text(stdout), stderr: text(stderr) }
     }
 
-    /// The output of a shell script in a running container, which must succeed.
+    /// Returns the output of a shell script in a running container; the script must succeed.
     pub(crate) fn exec_script(&self, id: &str, script: &str) -> String {
         let done = self.exec(id, &["sh", "-c", script]);
         assert_eq!((done.code, done.stderr.as_str()), (0, ""), "{script}");
@@ -260,10 +260,11 @@ impl Client {
     }
 }
 
-/// Waits to be stopped: a shell as the first process of a PID namespace ignores what it has no trap for.
+/// Waits to be stopped: a shell with PID 1 of a PID namespace ignores signals without a trap.
 pub(crate) const IDLE: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & echo idle; wait"];
 
-/// The configuration of a container that runs `command` in the test image, as the kubelet fills it.
+/// Returns the configuration of a container with `command` in the test image, as the kubelet fills
+/// it.
 pub(crate) fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
     let security = v1::LinuxContainerSecurityContext {
         namespace_options: Some(namespaces(v1::NamespaceMode::Container)),
@@ -281,7 +282,7 @@ pub(crate) fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
     }
 }
 
-/// The container's security context, to be changed.
+/// Returns the container's security context.
 pub(crate) fn security(config: &mut v1::ContainerConfig) -> &mut v1::LinuxContainerSecurityContext {
     config.linux.get_or_insert_default().security_context.get_or_insert_default()
 }
@@ -297,12 +298,12 @@ pub(crate) fn log_lines(path: impl AsRef<Path>) -> Vec<Line> {
         let mut next = || words.next().unwrap_or_else(|| panic!("no line of a log: {line:?}"));
         Line { time: next(), stream: next(), tag: next(), text: next() }
     };
-    // The shim may be in the midst of a line. Not `lines`, which takes a carriage return for part of the line's end.
+    // The shim may be writing a line. Not `lines`, which removes a carriage return at the end.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole.split('\n').filter(|line| !line.is_empty()).map(line).collect()
 }
 
-/// What was printed to one stream, put together again.
+/// Returns the output of one stream, joined.
 pub(crate) fn text_of(lines: &[Line], stream: &str) -> String {
     let mut text = String::new();
     for line in lines.iter().filter(|line| line.stream == stream) {
@@ -315,7 +316,7 @@ pub(crate) fn text_of(lines: &[Line], stream: &str) -> String {
 }
 
 impl Daemon {
-    /// The configuration of a pod with logs of its own, as the kubelet fills it.
+    /// Returns the configuration of a pod with a log directory, as the kubelet fills it.
     pub(crate) fn pod_config(&self, name: &str) -> v1::PodSandboxConfig {
         let logs = self.env.logs().join(name);
         fs::create_dir_all(&logs).unwrap();
@@ -341,7 +342,7 @@ impl Daemon {
         self.client().run_pod_of(self.pod_config(name))
     }
 
-    /// A pod whose configuration was changed before it was asked for.
+    /// Runs a pod with a changed configuration.
     pub(crate) fn run_pod_with(&self, name: &str, change: impl FnOnce(&mut v1::PodSandboxConfig)) -> Pod {
         let mut config = self.pod_config(name);
         change(&mut config);
@@ -349,7 +350,7 @@ impl Daemon {
     }
 }
 
-/// A pod's namespaces, to be changed.
+/// Returns a pod's namespace options.
 pub(crate) fn pod_namespaces(config: &mut v1::PodSandboxConfig) -> &mut v1::NamespaceOption {
     let security = config.linux.get_or_insert_default().security_context.get_or_insert_default();
     security.namespace_options.get_or_insert_default()

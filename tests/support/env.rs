@@ -1,4 +1,4 @@
-//! Where a daemon lives, and how all of it goes away.
+//! The environment of a daemon, and its cleanup.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -19,33 +19,34 @@ use crate::support::netns::Host;
 use crate::support::snapshot::Snapshot;
 use crate::support::{cgroup_fixture, kernel_state};
 
-/// Directories and a cgroup for one daemon at a time. All of it goes away with this, and so does whatever runs in it.
+/// Directories and a cgroup for one daemon at a time. Dropping it removes them and kills all
+/// processes of the daemon and its pods.
 #[derive(Debug)]
 pub(crate) struct TestEnv {
     dir: TempDir,
     cgroup: String,
     systemd: bool,
     settings: String,
-    /// The network that its daemon takes for the machine's, where it has one of its own.
+    /// The network namespace in place of the host's, if the daemon has one.
     host: Option<Arc<Host>>,
     _template: Arc<Template>,
 }
 
 impl TestEnv {
-    /// With the test image in its store.
+    /// Creates an environment with the test image in its store.
     pub(crate) fn new() -> Self {
         Self::with_settings("")
     }
 
-    /// `settings` are lines for the end of the configuration file.
+    /// `settings` are appended to the configuration file.
     ///
-    /// Pods are not connected: [`TestEnv::connected`] is for tests of networks.
+    /// Pods get no network: use [`TestEnv::connected`] for tests of networks.
     pub(crate) fn with_settings(settings: &str) -> Self {
         let settings = format!("{settings}\n[network]\nmode = \"none\"");
         Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, &settings, None)
     }
 
-    /// The same, and metrics are told at [`TestEnv::metrics`].
+    /// The same with a metrics endpoint at [`TestEnv::metrics`].
     pub(crate) fn with_metrics(settings: &str) -> Self {
         let env = Self::with_settings(settings);
         let text = fs::read_to_string(env.config()).unwrap();
@@ -53,15 +54,15 @@ impl TestEnv {
         env
     }
 
-    /// With a network of its own in place of the machine's, in which pods are connected as by default; of CNI it sees what
-    /// a test puts into [`TestEnv::cni`].
+    /// Creates an environment with a network namespace in place of the host's, in which pods are
+    /// connected by default; CNI configurations are those in [`TestEnv::cni`].
     pub(crate) fn connected(settings: &str) -> Self {
         let name = unique();
         let host = Host::new(format!("crisp-e2e-{name}"));
         Self::in_network(&name, settings, Arc::new(host))
     }
 
-    /// Another one in the same network.
+    /// Creates another environment in the same network namespace.
     pub(crate) fn beside(&self, settings: &str) -> Self {
         Self::in_network(
             &unique(),
@@ -76,7 +77,7 @@ impl TestEnv {
         env
     }
 
-    /// With a slice in place of the cgroup: a dash in its name would be a step down.
+    /// With a slice instead of the cgroup: a dash in its name would start a child slice.
     pub(crate) fn under_systemd() -> Self {
         let cgroup = format!("/crispe2e{}.slice", unique().replace('-', "x"));
         Self::with_cgroup(cgroup, true, "[network]\nmode = \"none\"", None)
@@ -111,17 +112,17 @@ impl TestEnv {
         fs::write(self.config(), text).unwrap();
     }
 
-    /// The network that the daemon takes for the machine's.
+    /// Returns the network namespace in place of the host's.
     pub(crate) fn host(&self) -> &Host {
         self.host.as_ref().expect("only a connected ground has a host")
     }
 
-    /// The interfaces that a daemon made; none where it has no network of its own to make them in.
+    /// Returns the interfaces that a daemon created; none without a network namespace.
     pub(crate) fn links(&self) -> Vec<String> {
         self.host.as_ref().map(|host| host.links()).unwrap_or_default()
     }
 
-    /// Where CNI networks are configured.
+    /// The directory of CNI configurations.
     pub(crate) fn cni(&self) -> PathBuf {
         self.dir().join("net.d")
     }
@@ -150,12 +151,12 @@ impl TestEnv {
         self.dir().join("crisp.toml")
     }
 
-    /// The socket of its metrics, where there is one.
+    /// The socket of its metrics endpoint, if it has one.
     pub(crate) fn metrics(&self) -> PathBuf {
         self.dir().join("metrics.sock")
     }
 
-    /// For the logs of pods.
+    /// The directory for logs of pods.
     pub(crate) fn logs(&self) -> PathBuf {
         self.dir().join("logs")
     }
@@ -164,12 +165,12 @@ impl TestEnv {
         self.dir().join("daemon.log")
     }
 
-    /// All that daemons here have logged.
+    /// Returns the log of all daemons of this environment.
     pub(crate) fn read_log(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
 
-    /// A command of the program under test, not yet started.
+    /// Returns a command of the program under test.
     pub(crate) fn crisp(&self, arguments: &[&str]) -> Command {
         let mut command = match &self.host {
             Some(host) => host.command(program("crisp")),
@@ -179,7 +180,7 @@ impl TestEnv {
         command
     }
 
-    /// `crisp serve`, not yet started.
+    /// Returns a command for `crisp serve`.
     pub(crate) fn serve(&self) -> Command {
         let mut command = self.crisp(&["serve", "--config"]);
         command.arg(self.config()).stdout(Stdio::piped());
@@ -187,7 +188,7 @@ impl TestEnv {
         command
     }
 
-    /// Puts an image into the store; no daemon may be running.
+    /// Imports an image into the store; no daemon may be running.
     pub(crate) fn import(&self, archive: &Archive) {
         archive.import_to(&self.root());
     }
@@ -196,7 +197,7 @@ impl TestEnv {
         Snapshot::take(self, daemon)
     }
 
-    /// Waits until the kernel lists the same as `before`.
+    /// Waits until the kernel's objects are the same as `before`.
     pub(crate) fn wait_until_like(&self, before: &Snapshot, daemon: Option<i32>) {
         let begin = Instant::now();
         loop {
@@ -210,7 +211,7 @@ impl TestEnv {
         }
     }
 
-    /// Waits until nothing is left that a daemon made for pods and containers.
+    /// Waits until no object of a pod or container is left.
     pub(crate) fn wait_until_empty(&self, daemon: Option<i32>) {
         let mut now = self.snapshot(daemon);
         if !now.is_empty() {
@@ -219,19 +220,19 @@ impl TestEnv {
         }
     }
 
-    /// A cgroup for a pod, made as the kubelet makes it.
+    /// Creates a cgroup for a pod, as the kubelet does.
     pub(crate) fn pod_cgroup(&self, name: &str) -> String {
         let path = format!("{}/{name}", self.cgroup);
         cgroup_fixture::make(&path);
         path
     }
 
-    /// Removes such a cgroup, which must be there and empty.
+    /// Removes such a cgroup, which must exist and be empty.
     pub(crate) fn remove_pod_cgroup(&self, path: &str) {
         cgroup_fixture::remove(path);
     }
 
-    /// Takes away what does not outlive the kernel.
+    /// Removes everything that a reboot would remove.
     pub(crate) fn power_off(&self) {
         self.clear();
         fs::remove_dir_all(self.state()).unwrap();
@@ -240,7 +241,7 @@ impl TestEnv {
     fn clear(&self) {
         cgroup_fixture::thaw(&self.cgroup);
         if self.systemd {
-            // It would make cgroups that are taken from under it again.
+            // It would create cgroups while they are removed.
             Command::new("systemctl").args(["stop", &self.cgroup[1..]]).status().ok();
         }
         let begin = Instant::now();
@@ -260,7 +261,7 @@ impl TestEnv {
     }
 }
 
-/// A name for something on this machine that no other test has.
+/// Returns a name that no other test uses on this host.
 fn unique() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -272,14 +273,14 @@ impl Drop for TestEnv {
             self.show();
         }
         self.clear();
-        // Unlike what the standard library does, this needs neither stack nor descriptors for each level of directories;
-        // they can be more than there is of either.
+        // Unlike the standard library's function, this needs neither stack nor descriptors per
+        // directory level; a tree may be deeper than either allows.
         Command::new("rm").arg("-rf").arg(self.dir()).status().ok();
     }
 }
 
 impl TestEnv {
-    /// What helps to understand a failure.
+    /// Prints the logs, to explain a failure.
     fn show(&self) {
         let tail = |text: &str| {
             text.lines().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
@@ -294,7 +295,7 @@ impl TestEnv {
     }
 }
 
-/// Writes a file that nobody but root may read.
+/// Writes a file that only root can read.
 pub(crate) fn write_secret(file: &Path, content: &str) {
     File::options().create(true).truncate(true).write(true).mode(0o600).open(file).unwrap();
     fs::write(file, content).unwrap();

@@ -1,4 +1,4 @@
-//! `crisp serve`, started for one test and cleared away after it.
+//! Starts `crisp serve` for one test, and cleans up after it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 use crate::support::snapshot::Snapshot;
 
-/// How much slower than usual this machine is.
+/// The factor by which this machine is slower than usual.
 pub(crate) fn slow() -> u32 {
     match std::env::var("CRISP_TEST_SLOW") {
         Ok(text) => text.parse().expect("CRISP_TEST_SLOW is a whole number"),
@@ -24,17 +24,17 @@ pub(crate) fn slow() -> u32 {
     }
 }
 
-/// `seconds` on an ordinary machine.
+/// Returns `seconds` on a usual machine, longer on a slow one.
 pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds) * slow()
 }
 
-/// A number of repetitions that would only take long on a slow machine.
+/// Returns a number of repetitions that takes acceptable time on a slow machine.
 pub(crate) fn times(usual: usize, when_slow: usize) -> usize {
     if slow() > 1 { when_slow } else { usual }
 }
 
-/// Asks again and again until there is an answer.
+/// Repeats `look` until it returns a value.
 pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
@@ -46,12 +46,12 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> 
     }
 }
 
-/// Between two questions: often enough not to waste time, seldom enough to leave some to those who are asked about.
+/// The pause between two attempts.
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(10) * slow().min(10));
 }
 
-/// A program under test.
+/// Returns the path of a program under test.
 pub(crate) fn program(name: &str) -> PathBuf {
     let dir = std::env::var_os("CRISP_BIN_DIR").expect("CRISP_BIN_DIR names the directory with crisp and crisp-shim");
     let path = Path::new(&dir).join(name);
@@ -65,7 +65,7 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
     }
 }
 
-/// A daemon that answers.
+/// A running daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) env: TestEnv,
@@ -78,7 +78,7 @@ impl Daemon {
         Self::on(TestEnv::new())
     }
 
-    /// `settings` are lines for the configuration file.
+    /// `settings` are lines of the configuration file.
     pub(crate) fn with_settings(settings: &str) -> Self {
         Self::on(TestEnv::with_settings(settings))
     }
@@ -100,27 +100,27 @@ impl Daemon {
         i32::try_from(self.process.id()).unwrap()
     }
 
-    /// Ends the daemon without giving it a chance to do anything.
+    /// Kills the daemon with SIGKILL.
     pub(crate) fn kill9(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Waits for the end of a daemon that is about to end.
+    /// Waits until the daemon exits.
     pub(crate) fn wait_ended(&mut self) -> ExitStatus {
         let process = &mut self.process;
         wait_for("the daemon to end", seconds(10), || process.try_wait().unwrap())
     }
 
-    /// Asks the daemon to end, and waits until it did.
+    /// Sends SIGTERM to the daemon, and waits until it exits.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        // A connection that nobody reads from would be waited for.
+        // The daemon would wait for a connection that is not read.
         self.client = Client::connect(&self.env.socket());
         kill(self.pid(), Signal::TERM);
         self.wait_ended()
     }
 
-    /// Starts a daemon in place of one that has ended.
+    /// Starts a daemon after the previous one has exited.
     pub(crate) fn revive(&mut self) {
         self.revive_with_failpoints("");
     }
@@ -130,7 +130,8 @@ impl Daemon {
         (self.process, self.client) = launch(&self.env, failpoints);
     }
 
-    /// Kills the daemon and starts another, also where the kernel does not let go of the first one, which is returned.
+    /// Kills the daemon and starts another, also while the kernel still blocks the first one, which
+    /// is returned.
     pub(crate) fn supersede(&mut self) -> Child {
         self.process.kill().unwrap();
         let (process, client) = launch(&self.env, "");
@@ -138,7 +139,7 @@ impl Daemon {
         std::mem::replace(&mut self.process, process)
     }
 
-    /// A daemon killed at a bad moment, and its successor.
+    /// Kills the daemon at a failpoint and starts another.
     pub(crate) fn restart(&mut self) {
         self.kill9();
         self.revive();
@@ -152,13 +153,13 @@ impl Daemon {
         self.env.wait_until_like(before, Some(self.pid()));
     }
 
-    /// The pids of the shims.
+    /// Returns the PIDs of the shims.
     pub(crate) fn shims(&self) -> Vec<i32> {
         let all = kernel_state::processes_of(self.env.dir(), self.env.cgroup(), Some(self.pid()));
         all.into_iter().filter(|process| process.name == "crisp-shim").map(|process| process.pid).collect()
     }
 
-    /// The processes of a container, its first one first.
+    /// Returns the processes of a container, the first one first.
     pub(crate) fn pids(&self, container: &str) -> Vec<i32> {
         kernel_state::pids_in(container, self.env.cgroup())
     }
@@ -169,7 +170,7 @@ impl Daemon {
 }
 
 impl Drop for Daemon {
-    /// Whatever a test was about: a daemon that has removed its pods has left nothing behind.
+    /// Checks at the end of every test that a daemon without pods has left nothing.
     fn drop(&mut self) {
         let check = !std::thread::panicking() && self.is_running();
         if check {
@@ -181,7 +182,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Starts a daemon and waits until it says that it is ready.
+/// Starts a daemon and waits until it is ready.
 fn launch(env: &TestEnv, failpoints: &str) -> (Child, Client) {
     let mut process = env.serve().env("CRISP_FAILPOINTS", failpoints).spawn().unwrap();
     let output = BufReader::new(process.stdout.take().unwrap());
@@ -197,7 +198,8 @@ fn launch(env: &TestEnv, failpoints: &str) -> (Child, Client) {
     (process, Client::connect(&env.socket()))
 }
 
-/// The first line of `output`, if it comes in time; the rest is read so that the writer never waits.
+/// Returns the first line of `output`, if it arrives in time; the rest is read so that the writer
+/// does not block.
 fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -211,7 +213,7 @@ fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
     receiver.recv_timeout(seconds(20)).ok()
 }
 
-/// The page of a daemon's metrics.
+/// Returns the metrics of a daemon.
 pub(crate) fn scrape(socket: &Path) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! Images for tests, made of busybox, which is one program without libraries.
+//! Images for tests, with busybox, which is one static program.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 use crate::support::harness::program;
 use crate::support::layer_fixture::Layer;
 
-/// The image that every daemon here has.
+/// The image in the store of every test daemon.
 pub(crate) const BOX: &str = "crisp.test/box:1";
 
-/// What the shell does not know by itself, or a test runs without a shell.
+/// Commands that are not built into the shell, or that tests run without a shell.
 const APPLETS: [&str; 34] = [
     "[", "cat", "chmod", "chown", "cp", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "ip", "kill",
     "ln", "ls", "mkdir", "mount", "nc", "ps", "pwd", "readlink", "rm", "seq", "sh", "sleep", "sort", "stat", "touch",
@@ -27,34 +27,34 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:a user:/ho
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nextra:x:2000:user\nmore:x:3000:user\n";
 const BUSYBOX: &str = "/bin/busybox";
 
-/// An image: busybox, or nothing, and layers on top of it.
+/// An image: busybox or an empty root, and layers on top of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Archive {
     pub(crate) name: String,
     /// The `config` part of the image's configuration.
     config: Value,
-    /// Symbolic links on top of busybox's files: name and target.
+    /// Symbolic links in addition to busybox's files: name and target.
     links: Vec<(String, String)>,
     dirs: Vec<String>,
-    /// Without busybox there are only the layers on top.
+    /// Without busybox there are only the other layers.
     busybox: bool,
     above: Vec<Layer>,
     architecture: &'static str,
-    /// In the words of Docker instead of OCI.
+    /// Uses Docker's media types instead of OCI's.
     docker: bool,
 }
 
-/// A piece of an image, as registries and layouts keep it.
+/// A blob of an image.
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     pub(crate) digest: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// An image in pieces.
+/// The blobs of an image.
 #[derive(Debug, Clone)]
 pub(crate) struct Pieces {
-    /// Lowest first.
+    /// Lowest layer first.
     pub(crate) layers: Vec<Blob>,
     pub(crate) config: Blob,
     pub(crate) manifest: Blob,
@@ -65,7 +65,7 @@ pub(crate) struct Pieces {
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// This machine in the words of images.
+/// This machine's architecture as named in images.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -82,12 +82,12 @@ impl Archive {
         Self { name: name.to_owned(), config, links, dirs, busybox: true, above, architecture, docker: false }
     }
 
-    /// An image of this one layer, in which nothing can be run.
+    /// An image with only this layer, in which no program can run.
     pub(crate) fn bare(layer: Layer) -> Self {
         Self { busybox: false, ..Self::new("bare") }.on_top(layer)
     }
 
-    /// With a setting in the words of the image's configuration, such as `StopSignal`.
+    /// Adds a setting of the image's configuration, such as `StopSignal`.
     pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         self.config[key] = value;
         self
@@ -118,9 +118,9 @@ impl Archive {
         self
     }
 
-    /// Lowest first.
+    /// Lowest layer first.
     fn layers(&self) -> Vec<(Layer, Blob)> {
-        // To compress busybox takes longer than most tests.
+        // Compressing busybox takes longer than most tests.
         static BARE_BOX: OnceLock<(Layer, Blob)> = OnceLock::new();
         let mut layers = Vec::new();
         if self.busybox && self.links.is_empty() && self.dirs.is_empty() {
@@ -132,7 +132,7 @@ impl Archive {
         layers
     }
 
-    /// The `config` blob, with these layers.
+    /// Returns the `config` blob with these layers.
     pub(crate) fn config(&self, diff_ids: &[String]) -> Blob {
         Blob::of(&json!({
             "architecture": self.architecture, "os": "linux", "config": self.config,
@@ -160,7 +160,7 @@ impl Archive {
         let mut dirs = vec![("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)];
         dirs.extend(["proc", "sys", "dev"].iter().map(|dir| (*dir, 0o755)));
         dirs.extend(self.dirs.iter().map(|dir| (dir.as_str(), 0o755)));
-        // A link takes the place of a directory.
+        // A link replaces a directory.
         dirs.retain(|(dir, _)| self.links.iter().all(|(name, _)| name != dir));
         let busybox = fs::read(BUSYBOX).expect("the package busybox-static is installed");
         Layer::new(|tar| {
@@ -194,7 +194,7 @@ impl Archive {
         fs::write(dir.join("index.json"), index.to_string()).unwrap();
     }
 
-    /// Writes what `docker save` would.
+    /// Writes an archive as `docker save` does.
     pub(crate) fn write_docker_archive(&self, file: &Path) {
         let Pieces { config, .. } = self.pieces();
         let layers = self.layers();
@@ -211,7 +211,7 @@ impl Archive {
         fs::write(file, archive.tar()).unwrap();
     }
 
-    /// Puts the image into the store at `root`, with which no daemon may be at work.
+    /// Imports the image into the store at `root`, which no daemon may use.
     pub(crate) fn import_to(&self, root: &Path) {
         let layout = TempDir::new().unwrap();
         self.write_layout(layout.path());
@@ -260,14 +260,14 @@ impl Blob {
     }
 }
 
-/// A store with [`BOX`] in it, made once and copied for each daemon: importing takes longer.
+/// A store with [`BOX`], created once and copied for each daemon, because an import takes longer.
 #[derive(Debug)]
 pub(crate) struct Template {
     dir: TempDir,
 }
 
 impl Template {
-    /// The one of this process. It goes away when nobody uses it any more.
+    /// Returns the template of this process. It is removed when no test uses it any more.
     pub(crate) fn get() -> Arc<Self> {
         static CURRENT: Mutex<Weak<Template>> = Mutex::new(Weak::new());
         let mut current = CURRENT.lock();

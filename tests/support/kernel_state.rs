@@ -1,23 +1,24 @@
-//! What the kernel says is there.
+//! Reads the kernel's objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The mount points below `prefix`, in the order in which they were made.
+/// Returns the mount points below `prefix`, in the order of their creation.
 pub(crate) fn mounts_under(prefix: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(|point| PathBuf::from(unescape(point)));
     points.filter(|point| point.starts_with(prefix)).collect()
 }
 
-/// Blanks and the like are written as `\040`.
+/// Blanks and the like are encoded as `\040`.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 }
 
-/// Where each cgroup hierarchy is mounted: its controllers (or `unified`), and the directory.
+/// Returns where each cgroup hierarchy is mounted: its controllers (or `unified`), and the
+/// directory.
 pub(crate) fn hierarchies() -> Vec<(String, PathBuf)> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let mut found = Vec::new();
@@ -37,12 +38,12 @@ pub(crate) fn hierarchies() -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Whether this machine has cgroup v2 and nothing else.
+/// Returns whether this machine has only cgroup v2.
 pub(crate) fn is_v2() -> bool {
     hierarchies().iter().all(|(name, _)| name == "unified")
 }
 
-/// The directory of `cgroup` (a path from the root) in the hierarchy with `controller`.
+/// Returns the directory of `cgroup` (a path from the root) in the hierarchy with `controller`.
 pub(crate) fn cgroup_dir(controller: &str, cgroup: &str) -> PathBuf {
     let all = hierarchies();
     let has = |(names, _): &&(String, PathBuf)| names.split(',').any(|name| name == controller);
@@ -50,7 +51,7 @@ pub(crate) fn cgroup_dir(controller: &str, cgroup: &str) -> PathBuf {
     point.join(cgroup.trim_start_matches('/'))
 }
 
-/// Every cgroup below `parent` in any hierarchy, as directories; `parent` itself is not among them.
+/// Returns every cgroup below `parent` in any hierarchy, as directories, without `parent`.
 pub(crate) fn cgroups_under(parent: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for (_, point) in hierarchies() {
@@ -76,7 +77,7 @@ pub(crate) struct Process {
     pub(crate) name: String,
 }
 
-/// All processes that are more than a remembered exit code.
+/// Returns all processes that are not zombies.
 pub(crate) fn processes() -> Vec<Process> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -92,8 +93,9 @@ pub(crate) fn processes() -> Vec<Process> {
     all
 }
 
-/// The processes that belong to a daemon with its directories below `dir` and its cgroups below `parent`: its shims,
-/// what runs in its containers, and whatever descends from those; not the daemon itself.
+/// Returns the processes that belong to a daemon with directories below `dir` and cgroups below
+/// `parent`: its shims, the processes of its containers, and their descendants; not the daemon
+/// itself.
 pub(crate) fn processes_of(dir: &Path, parent: &str, daemon: Option<i32>) -> Vec<Process> {
     let all = processes();
     let in_dir = |pid: i32| fs::read_link(format!("/proc/{pid}/fd/2")).is_ok_and(|file| file.starts_with(dir));
@@ -123,12 +125,13 @@ pub(crate) fn processes_of(dir: &Path, parent: &str, daemon: Option<i32>) -> Vec
     }
 }
 
-/// The processes in the cgroup whose last name is `container`, the container's first process first.
+/// Returns the processes in the cgroup with the last name `container`, the container's first
+/// process first.
 pub(crate) fn pids_in(container: &str, parent: &str) -> Vec<i32> {
     let dirs = cgroups_under(parent);
     let dir = dirs.iter().find(|dir| dir.ends_with(container) && !read_pids(dir).is_empty());
     let mut pids = dir.map(|dir| read_pids(dir)).unwrap_or_default();
-    // Once for each: one that ends meanwhile would be in another place each time it is asked about.
+    // Sampled once per process: the key of an exiting process would change.
     pids.sort_by_cached_key(|pid| started(*pid));
     pids
 }
@@ -138,14 +141,14 @@ fn read_pids(dir: &Path) -> Vec<i32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// When a process began, in ticks since the boot.
+/// Returns the start time of a process, in ticks since the boot.
 pub(crate) fn started(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
     rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
 }
 
-/// The time that a process has had on a processor, in ticks.
+/// Returns the CPU time of a process, in ticks.
 pub(crate) fn ticks(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
@@ -156,25 +159,25 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     processes().iter().any(|process| process.pid == pid)
 }
 
-/// The lines of `/proc/PID/status` by their names.
+/// Returns the lines of `/proc/PID/status` by name.
 pub(crate) fn status(pid: i32) -> BTreeMap<String, String> {
     status_lines(&fs::read_to_string(format!("/proc/{pid}/status")).unwrap())
 }
 
-/// The same, from the text of such a file.
+/// Parses the text of such a file.
 pub(crate) fn status_lines(text: &str) -> BTreeMap<String, String> {
     let pairs = text.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(key, value)| (key.to_owned(), value.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
 }
 
-/// What a process holds.
+/// Resources of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holding {
     pub(crate) fds: usize,
     pub(crate) threads: usize,
     /// Resident memory in KiB.
     pub(crate) rss: u64,
-    /// The part of it that is no file's.
+    /// The anonymous part of it.
     pub(crate) anonymous: u64,
 }
 
@@ -185,7 +188,7 @@ pub(crate) fn holding(pid: i32) -> Holding {
     Holding { fds: count("fd"), threads: count("task"), rss: memory("VmRSS"), anonymous: memory("RssAnon") }
 }
 
-/// The processor time that a process has used.
+/// Returns the CPU time of a process.
 pub(crate) fn processor_time(pid: i32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
@@ -193,7 +196,7 @@ pub(crate) fn processor_time(pid: i32) -> Duration {
     Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap()
 }
 
-/// The memory of a process in KiB, its share of what it shares with others.
+/// Returns the PSS of a process in KiB.
 pub(crate) fn proportional(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     status_lines(&text)["Pss"].trim_end_matches(" kB").parse().unwrap()

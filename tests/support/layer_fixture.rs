@@ -1,4 +1,4 @@
-//! Layers of test images, entry by entry, honest or not.
+//! Layers of test images, also malformed ones.
 
 use std::io::Write as _;
 
@@ -8,27 +8,27 @@ use tar::EntryType;
 
 use crate::support::image_fixture::{Blob, digest};
 
-/// When all files of test images were last changed.
+/// The modification time of all files in test images.
 pub(crate) const CHANGED: u64 = 1_700_000_000;
 
-/// One layer: its tar stream, and how that is compressed.
+/// A layer: its tar stream, and its compression.
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     tar: Vec<u8>,
     packing: Packing,
 }
 
-/// How a layer is compressed.
+/// The compression of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
     Gzip,
-    /// Gzip in several members, one after another.
+    /// Gzip with several members.
     Members,
     Zstd,
 }
 
-/// A tar stream that is being written. Names and links go in as they are, however wrong.
+/// A tar stream that is being written. Names and links are not checked.
 pub(crate) struct Tar(tar::Builder<Vec<u8>>);
 
 impl Layer {
@@ -38,7 +38,7 @@ impl Layer {
         Self { tar: tar.0.into_inner().unwrap(), packing: Packing::Gzip }
     }
 
-    /// A layer with one file of bytes that do not compress; the same for the same seed.
+    /// Returns a layer with one file of incompressible bytes, the same for the same seed.
     pub(crate) fn noise(name: &str, size: usize, seed: u64) -> Self {
         Self::new(|tar| tar.file(name, 0o644, &noise(size, seed)))
     }
@@ -52,7 +52,7 @@ impl Layer {
         digest(&self.tar)
     }
 
-    /// The layer before it is compressed.
+    /// Returns the uncompressed layer.
     pub(crate) fn tar(&self) -> &[u8] {
         &self.tar
     }
@@ -71,7 +71,7 @@ impl Layer {
         })
     }
 
-    /// The media type, in the words of OCI or of Docker.
+    /// Returns the media type of OCI or Docker.
     pub(crate) fn kind(&self, docker: bool) -> &'static str {
         match (docker, self.packing) {
             (false, Packing::Plain) => "application/vnd.oci.image.layer.v1.tar",
@@ -84,7 +84,7 @@ impl Layer {
     }
 }
 
-/// Bytes without any order, always the same for the same seed.
+/// Returns pseudo-random bytes, the same for the same seed.
 pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut bytes: Vec<u8> =
@@ -93,7 +93,7 @@ pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A row of numbers that look like chance and can be had again.
+/// A pseudo-random generator.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -109,26 +109,26 @@ impl Random {
         self.0
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }
 
-/// The beginning of an entry.
+/// Returns the header of an entry.
 pub(crate) fn header(kind: EntryType, name: &str, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(kind);
     header.set_mode(mode);
     header.set_size(0);
     header.set_mtime(CHANGED);
-    // Not `set_path`, which refuses what a hostile layer is made of.
+    // Not `set_path`, which refuses the names of a hostile layer.
     header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
     header
 }
 
 impl Tar {
-    /// An entry of any kind; its check sum is set here.
+    /// Adds an entry of any type, with its checksum.
     pub(crate) fn entry(&mut self, mut header: tar::Header, bytes: &[u8]) {
         if !header.entry_type().is_gnu_sparse() {
             header.set_size(u64::try_from(bytes.len()).unwrap());
@@ -137,7 +137,7 @@ impl Tar {
         self.0.append(&header, bytes).unwrap();
     }
 
-    /// Bytes that need not be an entry.
+    /// Adds bytes that need not be an entry.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.0.get_mut().extend_from_slice(bytes);
     }
@@ -179,12 +179,12 @@ impl Tar {
         self.entry(header, &[]);
     }
 
-    /// The next entry gets an extended attribute.
+    /// Adds an extended attribute to the next entry.
     pub(crate) fn xattr(&mut self, name: &str, value: &[u8]) {
         self.0.append_pax_extensions([(format!("SCHILY.xattr.{name}").as_str(), value)]).unwrap();
     }
 
-    /// A file of `size` bytes that holds nothing but `bytes` at `offset`.
+    /// Adds a file of `size` bytes that is empty except for `bytes` at `offset`.
     pub(crate) fn sparse(&mut self, name: &str, size: u64, offset: u64, bytes: &[u8]) {
         let mut header = header(EntryType::GNUSparse, name, 0o644);
         header.set_size(u64::try_from(bytes.len()).unwrap());

@@ -1,4 +1,5 @@
-//! What the tests share: a daemon in an environment of its own, clients, images, a registry, and the kernel's view.
+//! Shared by the tests: a daemon with its environment, clients, images, a registry, and the
+//! kernel's objects.
 
 pub(crate) mod cgroup_fixture;
 pub(crate) mod client;

@@ -1,10 +1,10 @@
-//! A network of its own for one daemon: a namespace that takes the place of the machine's, so that bridges, routes, ports,
-//! tables and switches of a test are never the machine's own.
+//! A network namespace for one daemon in place of the host's, so that bridges, routes, ports,
+//! tables and sysctls of a test are never the host's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A named network namespace, with its loopback interface up.
+/// A named network namespace, with loopback up.
 #[derive(Debug)]
 pub(crate) struct Host {
     name: String,
@@ -22,19 +22,19 @@ impl Host {
         Path::new("/run/netns").join(&self.name)
     }
 
-    /// `program`, to be run in this network and otherwise as any other.
+    /// Returns a command that runs `program` in this network namespace.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display())).arg("--").arg(program);
         command
     }
 
-    /// What `script` prints here.
+    /// Returns the output of `script` in this network namespace.
     pub(crate) fn script(&self, script: &str) -> String {
         run(self.command("sh").args(["-ec", script]))
     }
 
-    /// The names of the interfaces here, loopback aside.
+    /// Returns the names of the interfaces without loopback.
     pub(crate) fn links(&self) -> Vec<String> {
         let text = self.script("cat /proc/self/net/dev");
         let names = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim().to_owned());
@@ -50,7 +50,7 @@ impl Drop for Host {
     }
 }
 
-/// What a command prints that must not fail.
+/// Returns the output of a command that must succeed.
 pub(crate) fn run(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{command:?}: {status}: {}", String::from_utf8_lossy(&stderr));

@@ -1,4 +1,4 @@
-//! A collector of spans, as a daemon finds it behind `tracing.endpoint`.
+//! A trace collector for `tracing.endpoint`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -10,18 +10,18 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
 
-/// What it does with what it is sent.
+/// The behaviour of the collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     Takes,
     Refuses(Code),
-    /// Takes all and answers nothing, for as long as anybody waits.
+    /// Accepts requests and never responds.
     Hangs,
-    /// Does not want one span of each batch.
+    /// Rejects one span of each batch.
     Picks,
 }
 
-/// Listens on a port of loopback until the test ends.
+/// Listens on a loopback port until the test ends.
 #[derive(Debug)]
 pub(crate) struct Collector {
     pub(crate) address: SocketAddr,
@@ -35,7 +35,7 @@ impl Collector {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
-        // Ends with the test program; nobody waits for it.
+        // Ends with the test program; no thread joins it.
         std::thread::spawn(move || {
             let clock = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             clock.block_on(async {
@@ -46,12 +46,12 @@ impl Collector {
         Self { address, requests }
     }
 
-    /// Lines for the configuration of a daemon that sends here.
+    /// Returns the settings of a daemon that sends spans here.
     pub(crate) fn settings(&self) -> String {
         format!("[tracing]\nendpoint = \"{}\"\nservice_name = \"node-7\"\ntimeout = 2\n", self.address)
     }
 
-    /// All that came so far.
+    /// Returns all received spans.
     pub(crate) fn requests(&self) -> Vec<otlp::ExportTraceServiceRequest> {
         self.requests.lock().unwrap().clone()
     }
@@ -62,7 +62,7 @@ impl Collector {
     }
 }
 
-/// An attribute of a span, as text.
+/// Returns an attribute of a span as text.
 pub(crate) fn attribute(attributes: &[otlp::KeyValue], key: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == key)?;
     Some(match found.value.clone()?.value? {

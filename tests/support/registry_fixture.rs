@@ -1,4 +1,4 @@
-//! A real registry on a loopback port of its own, and more doors to the same shelves.
+//! A real registry on a loopback port, and further registries with the same images.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,10 +17,10 @@ use tokio::net::TcpSocket;
 use crate::support::harness::{seconds, wait_for};
 use crate::support::image_fixture::{Archive, Blob, Pieces};
 
-/// The one account of a registry with passwords.
+/// The account of a registry with passwords.
 pub(crate) const USER: &str = "mallory";
 pub(crate) const PASSWORD: &str = "open sesame";
-/// Made once by bcrypt with as little work as it allows.
+/// A bcrypt hash with the minimum cost.
 const HASH: &str = "$2b$04$abcdefghijklmnopqrstuu/LVz6MZlItEy42I2juLihZ66HnQx/cy";
 
 pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -31,13 +31,13 @@ pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manife
 pub(crate) struct Registry {
     process: Child,
     port: u16,
-    /// Pushed to and pulled from; several registries can have the same.
+    /// The storage directory; several registries can share it.
     shelves: Arc<TempDir>,
-    /// Repository and digest of what need not be pushed again.
+    /// Repository and digest of blobs that are already in the registry.
     pushed: Mutex<HashSet<(String, String)>>,
 }
 
-/// An answer to a request.
+/// A response to a request.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -49,21 +49,22 @@ impl Registry {
         Self::launch(Arc::new(TempDir::new().unwrap()), "", "")
     }
 
-    /// Another one with the same images that lets in nobody but [`USER`].
+    /// Starts another registry with the same images that requires the password of [`USER`].
     pub(crate) fn with_password(&self) -> Self {
         let file = self.shelves.path().join("htpasswd");
         fs::write(&file, format!("{USER}:{HASH}\n")).unwrap();
         self.beside("", &format!("auth: {{htpasswd: {{realm: shelves, path: {file:?}}}}}\n"))
     }
 
-    /// Another one with the same images that lets in whom the server at `realm` has given a token, signed by a
-    /// certificate in the file `roots`.
+    /// Starts another registry with the same images that requires tokens of the server at `realm`,
+    /// signed by a certificate in the file `roots`.
     pub(crate) fn with_tokens(&self, realm: &str, roots: &Path) -> Self {
         let token = format!("realm: {realm:?}, service: shelves, issuer: door, rootcertbundle: {roots:?}");
         self.beside("", &format!("auth: {{token: {{{token}}}}}\n"))
     }
 
-    /// Another one with the same images that speaks TLS; with `clients` only to those who show one of these.
+    /// Starts another registry with the same images over TLS; with `clients` it requires one of
+    /// these client certificates.
     pub(crate) fn with_tls(&self, certificate: &Path, key: &Path, clients: Option<&Path>) -> Self {
         let clients = clients.map(|file| format!(", clientcas: [{file:?}]")).unwrap_or_default();
         self.beside(&format!(", tls: {{certificate: {certificate:?}, key: {key:?}{clients}}}"), "")
@@ -76,7 +77,7 @@ impl Registry {
     fn launch(shelves: Arc<TempDir>, http: &str, more: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Its first words tell the port that the kernel gave it.
+        // Its first log lines have the port that the kernel chose.
         let config = format!(
             "version: 0.1\nlog: {{level: info, accesslog: {{disabled: true}}}}\n\
              storage: {{filesystem: {{rootdirectory: {:?}}}}}\nhttp: {{addr: \"127.0.0.1:0\"{http}}}\n{more}",
@@ -113,7 +114,7 @@ impl Registry {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Pushes an image as `repository:tag` and answers its digest.
+    /// Pushes an image as `repository:tag` and returns its digest.
     pub(crate) fn push(&self, archive: &Archive, repository: &str, tag: &str) -> String {
         self.push_pieces(&archive.pieces(), repository, tag)
     }
@@ -126,7 +127,7 @@ impl Registry {
         self.push_manifest(repository, tag, kind, manifest)
     }
 
-    /// Pushes an index of what is there already: media type, blob and architecture of each.
+    /// Pushes an index of existing manifests: media type, blob and architecture of each.
     pub(crate) fn push_index(&self, kind: &str, entries: &[(&str, &Blob, &str)], repository: &str, tag: &str) -> Blob {
         let entry = |(kind, blob, architecture): &(&str, &Blob, &str)| -> Value {
             let mut descriptor = blob.descriptor(kind);
@@ -189,14 +190,14 @@ impl Drop for Registry {
     }
 }
 
-/// The port in a registry's log, once that line is whole.
+/// Returns the port in a registry's log, when the line is complete.
 fn port_in(said: &str) -> Option<u16> {
     let (_, after) = said.split_once("listening on 127.0.0.1:")?;
     let (port, _) = after.split_once(|other: char| !other.is_ascii_digit())?;
     port.parse().ok()
 }
 
-/// A loopback port where nobody listens, and nobody else can as long as this is there.
+/// A loopback port that is reserved and on which no process listens.
 #[derive(Debug)]
 pub(crate) struct Nobody(TcpSocket);
 

@@ -1,7 +1,7 @@
-//! A server between daemon and registry that sees every request and answers as it is told.
+//! A proxy between daemon and registry that records every request and changes responses.
 //!
-//! Every request is one connection. What a [`Proxy`] does is decided by its rule, request by request: pass it on, and
-//! the answer back in some [`Way`], or answer itself without asking anybody.
+//! Every request is one connection. A [`Proxy`]'s rule decides for each request: forward it, and
+//! return the response in some [`Way`], or respond without the registry.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -16,10 +16,10 @@ use crate::support::harness::seconds;
 use crate::support::image_fixture::{Blob, Pieces};
 use crate::support::registry_fixture::Registry;
 
-/// No answer at all comes later than this, so that no thread outlives its test for long.
+/// The maximum delay of a response, so that no thread outlives its test for long.
 const PATIENCE: u64 = 30;
 
-/// A request, as it came.
+/// A request as received.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) verb: String,
@@ -27,40 +27,40 @@ pub(crate) struct Request {
     pub(crate) path: String,
     headers: Vec<(String, String)>,
     pub(crate) body: String,
-    /// How many of this verb and path came before.
+    /// The number of earlier requests with this method and path.
     pub(crate) nth: usize,
-    /// Bytes of the body that were sent back.
+    /// Bytes of the body that were sent.
     pub(crate) sent: u64,
 }
 
-/// What is done with a request.
+/// The handling of a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Pass(Way),
-    /// A status with its reason, header lines and a body.
+    /// Sends a status with its reason, header lines and a body.
     Answer(&'static str, Vec<(&'static str, String)>, Vec<u8>),
-    /// Bytes for the beginning, and bytes that come again and again until the other side has enough, with a pause
-    /// before each.
+    /// Sends bytes at the start, and then other bytes repeatedly until the client disconnects, with
+    /// a pause before each.
     Endless(&'static str, Vec<u8>, Duration),
 }
 
-/// How the registry's answer is handed on; numbers count bytes of the body.
+/// How the registry's response is returned; numbers count bytes of the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Whole,
-    /// Ends the connection after so many.
+    /// Closes the connection after this number of bytes.
     Cut(u64),
-    /// Sends no more after so many.
+    /// Sends nothing after this number of bytes.
     Stall(u64),
-    /// Changes the byte at this place.
+    /// Changes the byte at this offset.
     Flip(u64),
-    /// Waits before each piece of so many.
+    /// Pauses before each part of this size.
     Slow(usize, Duration),
-    /// Asks the registry for everything, whatever range was asked for.
+    /// Ignores the requested range and returns the whole blob.
     NoRange,
-    /// The same, and says that it is the range.
+    /// The same, with the status of a partial response.
     FalseRange,
-    /// Claims that so many come.
+    /// Sends this Content-Length.
     Length(u64),
 }
 
@@ -74,7 +74,7 @@ struct House {
     closed: AtomicBool,
 }
 
-/// The server; it ends with this.
+/// The proxy; ends when dropped.
 pub(crate) struct Proxy {
     port: u16,
     house: Arc<House>,
@@ -91,7 +91,7 @@ impl Request {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// It is for the content of a blob.
+    /// Returns whether the request is for the content of a blob.
     pub(crate) fn is_blob(&self) -> bool {
         self.verb == "GET" && self.path.contains("/blobs/")
     }
@@ -128,17 +128,17 @@ impl Act {
 }
 
 impl Proxy {
-    /// In front of a registry, with a rule for what goes through.
+    /// Starts a proxy in front of a registry.
     pub(crate) fn before(registry: &Registry, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         Self::open(Some(registry.port()), rule)
     }
 
-    /// Without anybody to ask.
+    /// Starts a proxy without a registry.
     pub(crate) fn alone(rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         Self::open(None, rule)
     }
 
-    /// A registry of one image, which may be one that no real registry would take.
+    /// Starts a registry of one image, which a real registry might refuse.
     pub(crate) fn of(pieces: Pieces) -> Self {
         Self::alone(move |request| serve(&pieces, request))
     }
@@ -159,7 +159,7 @@ impl Proxy {
                     return;
                 }
                 let inside = inside.clone();
-                // Whoever hangs up has its reasons.
+                // Clients may disconnect at any time.
                 std::thread::spawn(move || inside.serve(stream).ok());
             }
         });
@@ -174,7 +174,7 @@ impl Proxy {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub(crate) fn requests(&self) -> Vec<Request> {
         self.house.seen.lock().clone()
     }
@@ -183,7 +183,7 @@ impl Proxy {
         self.house.seen.lock().iter().filter(|request| what(request)).count()
     }
 
-    /// Bytes of blobs that were sent.
+    /// Returns the number of bytes of blobs that were sent.
     pub(crate) fn blob_bytes(&self) -> u64 {
         self.house.seen.lock().iter().filter(|request| request.is_blob()).map(|request| request.sent).sum()
     }
@@ -192,12 +192,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.house.closed.store(true, Ordering::Release);
-        // Wakes the one who waits for connections.
+        // Wakes the thread that accepts connections.
         TcpStream::connect(("127.0.0.1", self.port)).ok();
     }
 }
 
-/// What a registry with nothing but this image would say.
+/// Responds as a registry with only this image.
 fn serve(pieces: &Pieces, request: &Request) -> Act {
     let Pieces { layers, config, manifest, kind } = pieces;
     if request.is_manifest() {
@@ -265,12 +265,12 @@ impl House {
         upstream.write_all(format!("{ask}\r\n{}", request.body).as_bytes())?;
         let (head, first) = read_head(&mut upstream)?;
         out.client.write_all(answer_head(&head, way, request).as_bytes())?;
-        // A stream of what came with the head, and the rest.
+        // Reads the bytes received with the head, then the rest.
         out.copy((&first[..]).chain(upstream), way)
     }
 }
 
-/// The head of the registry's answer as this way of handing it on has it.
+/// Changes the head of the registry's response.
 fn answer_head(head: &str, way: Way, request: &Request) -> String {
     let mut lines: Vec<String> = head.lines().map(str::to_owned).collect();
     lines.retain(|line| !line.to_ascii_lowercase().starts_with("connection:"));
@@ -294,7 +294,7 @@ fn parse(head: &str) -> Request {
     Request { verb, path, headers: headers.collect(), body: String::new(), nth: 0, sent: 0 }
 }
 
-/// A head without its empty line, and what has come behind it.
+/// Splits a head from the bytes after it.
 fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -310,12 +310,12 @@ fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
     }
 }
 
-/// The way back to who asked.
+/// The connection to the client.
 struct Out<'a> {
     client: TcpStream,
     house: &'a House,
     index: usize,
-    /// An answer to HEAD has no body.
+    /// Responses to HEAD have no body.
     head_only: bool,
 }
 
@@ -353,13 +353,13 @@ impl Out<'_> {
             done = after;
         }
         if let Way::Stall(_) = way {
-            // Until the other side has had enough.
+            // Until the client disconnects.
             self.client.read_to_end(&mut Vec::new())?;
         }
         self.end()
     }
 
-    /// All that was sent arrives, unlike with a socket that is closed while something is still to be read from it.
+    /// Closes the connection without a reset, so that all sent data arrives.
     fn end(&mut self) -> io::Result<()> {
         self.client.shutdown(Shutdown::Write)?;
         self.client.read_to_end(&mut Vec::new()).map(drop)

@@ -1,4 +1,4 @@
-//! All that a daemon has made, at one moment, to be compared with another.
+//! The kernel objects and files of a daemon at one time, for comparisons.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 
-/// What the kernel lists for one daemon. Processes are listed by kind, since their numbers say nothing and the names of
+/// The objects of one daemon. Processes are listed by kind, because their PIDs and the names of
 /// those in containers change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
@@ -15,22 +15,22 @@ pub(crate) struct Snapshot {
     cgroups: Vec<PathBuf>,
     processes: Vec<String>,
     files: Vec<PathBuf>,
-    /// Interfaces of pods; the bridge that joins them stays.
+    /// Interfaces of pods, without the bridge.
     links: Vec<String>,
 }
 
-/// crisp's own bridge, by default.
+/// The default name of crisp's bridge.
 const BRIDGE: &str = "crisp0";
 
 impl Snapshot {
     pub(crate) fn take(env: &TestEnv, daemon: Option<i32>) -> Self {
         let (mut files, mut mounts) = (Vec::new(), Vec::new());
-        // What is mounted is listed as a mount, not file by file.
+        // Mounts are listed as such, without their files.
         mounts.extend(kernel_state::mounts_under(&env.state()));
         mounts.extend(kernel_state::mounts_under(&env.root()));
         walk(&env.state().join("pods"), &mounts, &mut files);
         walk(&env.root().join("containers"), &mounts, &mut files);
-        // The place for containers is made with the first of them.
+        // The directory is created with the first container.
         files.retain(|path| !path.ends_with("containers"));
         files.sort();
         mounts.sort();
@@ -50,7 +50,7 @@ impl Snapshot {
         *self = Self::default();
     }
 
-    /// What is here and was not in `before`, or the other way round, in words.
+    /// Returns the differences from `before` as text.
     pub(crate) fn difference(&self, before: &Self) -> String {
         let mut words = String::new();
         let texts = |list: &[PathBuf]| list.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
@@ -76,7 +76,7 @@ fn kind(name: String) -> String {
     if name.starts_with("crisp-") { name } else { "of a container".to_owned() }
 }
 
-/// What is in `left` more often than in `right`.
+/// Returns the entries that are in `left` more often than in `right`.
 fn subtract(left: &[String], right: &[String]) -> Vec<String> {
     let mut rest = right.to_vec();
     let mut more = Vec::new();
@@ -89,7 +89,7 @@ fn subtract(left: &[String], right: &[String]) -> Vec<String> {
     more
 }
 
-/// Logs and the like grow; only what exists counts.
+/// Sizes are ignored, because logs grow.
 fn walk(dir: &Path, mounts: &[PathBuf], found: &mut Vec<PathBuf>) {
     let mut ahead = vec![dir.to_owned()];
     while let Some(dir) = ahead.pop() {

@@ -1,4 +1,4 @@
-//! A daemon's image store: what lies in it, and containers that show what an image holds.
+//! Helpers for the image store of a daemon.
 
 use std::collections::HashSet;
 use std::fs;
@@ -18,7 +18,7 @@ impl Client {
         self.image_call(|mut c| async move { c.pull_image(request).await }).map(|answer| answer.image_ref)
     }
 
-    /// Bytes and inodes that images take, as the daemon says.
+    /// Returns bytes and inodes of images, as the daemon reports them.
     pub(crate) fn image_usage(&self) -> (u64, u64) {
         let request = v1::ImageFsInfoRequest::default();
         let answer = self.image_call(|mut c| async move { c.image_fs_info(request).await }).unwrap();
@@ -28,13 +28,13 @@ impl Client {
 }
 
 impl Daemon {
-    /// The store holds so many layers, nothing half done, and takes as much room as the daemon says.
+    /// Checks that the store has this number of layers, no incomplete ones, and the reported size.
     pub(crate) fn check_store(&self, layers: usize) {
         let store = self.env.root().join("images").canonicalize().unwrap();
         let names = |dir: &str| -> Vec<_> {
             fs::read_dir(store.join(dir)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
         };
-        // Who hung up or fails does not wait for what it began to be cleared away.
+        // After a disconnect or failure the cleanup runs in the background.
         wait_for("work in progress to be cleared away", seconds(5), || {
             (names("tmp").is_empty() && names("layers").len() == layers).then_some(())
         });
@@ -45,20 +45,20 @@ impl Daemon {
         }
         let mut most = Weight::default();
         most.add(&store);
-        // Records are a daemon's own affair: counted or not. What a file system needs to find a file's pieces it may
-        // only know when it writes them, after they were weighed: up to a block for each.
+        // Records may be counted or not. A file system may allocate metadata blocks only when it
+        // writes the data, after the store was measured: up to one block per file.
         let least_bytes = least.bytes - least.inodes * 4096;
         assert!((least_bytes..=most.bytes).contains(&bytes), "{bytes} bytes are not {least:?} to {most:?}");
         assert!((least.inodes..=most.inodes).contains(&inodes), "{inodes} inodes are not {least:?} to {most:?}");
     }
 
-    /// The layers that a store with nothing but the test image has.
+    /// Returns the layers of a store with only the test image.
     pub(crate) fn check_nothing_left(&self) {
         self.check_store(1);
         assert_eq!(self.client().images().len(), 1);
     }
 
-    /// What a shell script prints in a container of `image`.
+    /// Returns the output of a shell script in a container of `image`.
     pub(crate) fn print_in(&self, image: &str, script: &str) -> String {
         self.print_with(image, script, |_| ())
     }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compression_nobody_knows_is_refused() {
+    fn an_unknown_compression_is_refused() {
         let ask = |compression| export(admin::ExportRequest { names: vec!["x".into()], compression });
         assert_eq!(ask(2).unwrap(), Export { names: vec!["x".into()], compress: Compress::Zstd });
         assert_eq!((ask(0).unwrap().compress, ask(1).unwrap().compress), (Compress::No, Compress::Gzip));

@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn an_event_has_the_statuses_of_the_pod_and_of_its_containers() {
         let (pod, container) = (Arc::new(pod_record()), Arc::new(container_record()));
-        let told = |kind| {
+        let reported = |kind| {
             let containers = vec![ContainerSnapshot { record: container.clone(), limits: None }];
             event(&Event { id: "abc".to_owned(), kind, at: time(7), pod: Some(pod.clone()), containers })
         };
@@ -48,16 +48,16 @@ mod tests {
             created_at,
             pod_sandbox_status,
             containers_statuses,
-        } = told(EventKind::Stopped);
+        } = reported(EventKind::Stopped);
         assert_eq!((container_id.as_str(), container_event_type, created_at), ("abc", 2, status::nanos(time(7))));
         assert_eq!(pod_sandbox_status, Some(status::pod(&pod)));
         assert_eq!(containers_statuses, [status::container(&container, None)]);
         let kinds = [EventKind::Created, EventKind::Started, EventKind::Stopped, EventKind::Deleted];
-        assert_eq!(kinds.map(|kind| told(kind).container_event_type), [0, 1, 2, 3]);
+        assert_eq!(kinds.map(|kind| reported(kind).container_event_type), [0, 1, 2, 3]);
     }
 
     #[test]
-    fn an_event_of_a_pod_that_is_gone_has_no_status_of_it() {
+    fn an_event_of_a_removed_pod_has_no_pod_status() {
         let gone =
             Event { id: "abc".to_owned(), kind: EventKind::Deleted, at: time(7), pod: None, containers: Vec::new() };
         assert_eq!(event(&gone).pod_sandbox_status, None);

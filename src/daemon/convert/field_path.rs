@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_those_that_the_kernel_has() {
+    fn ids_are_limited_to_those_of_the_kernel() {
         let field = FieldPath::top("run_as_user");
         assert_eq!(field.id(0), Ok(0));
         assert_eq!(field.id(4_294_967_294), Ok(4_294_967_294));

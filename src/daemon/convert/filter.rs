@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_or_too_much_matches_is_an_empty_list() {
+    fn no_match_or_an_ambiguous_id_gives_an_empty_list() {
         for (id, labels) in [("1", &[][..]), ("ff", &[]), ("", &[("app", "c")]), ("", &[("none", "")])] {
             assert!(found(id, None, labels).is_empty(), "{id} {labels:?}");
         }

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signal_of_the_wire_is_known_and_comes_back() {
+    fn every_signal_of_cri_is_converted_in_both_directions() {
         let at = FieldPath::top("stop_signal");
         assert_eq!(signal(at, 0), Ok(None));
         for value in 1..=65 {

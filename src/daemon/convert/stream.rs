@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_has_no_stderr_and_nothing_is_no_stream() {
+    fn a_terminal_has_no_stderr_and_one_stream_is_required() {
         let ask = |stdin, stdout, stderr, tty| {
             let cmd = vec!["true".to_owned()];
             exec(v1::ExecRequest { container_id: "c".into(), cmd, stdin, stdout, stderr, tty })

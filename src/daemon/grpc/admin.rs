@@ -237,10 +237,10 @@ mod tests {
             sender.blocking_send(Ok(chunk(vec![1], Progress::default()))).unwrap();
             panic!("on purpose")
         });
-        let told: Vec<_> = answer.unwrap().into_inner().collect().await;
-        assert_eq!(told[0].as_ref().unwrap().data, [1]);
-        assert_eq!(told[1].as_ref().unwrap_err().code(), Code::Internal);
-        assert_eq!((told.len(), streams.available_permits()), (2, 1));
+        let reported: Vec<_> = answer.unwrap().into_inner().collect().await;
+        assert_eq!(reported[0].as_ref().unwrap().data, [1]);
+        assert_eq!(reported[1].as_ref().unwrap_err().code(), Code::Internal);
+        assert_eq!((reported.len(), streams.available_permits()), (2, 1));
     }
 
     #[tokio::test]
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert!(refused.message().contains("4 exports and imports are running"), "{}", refused.message());
         end.send(()).unwrap();
-        let told: Vec<_> = answer.unwrap().into_inner().collect().await;
-        assert!(told.is_empty());
+        let reported: Vec<_> = answer.unwrap().into_inner().collect().await;
+        assert!(reported.is_empty());
         assert!(place(&streams).is_ok());
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_late_is_told_that_it_is_late() {
+    async fn a_late_request_gets_deadline_exceeded() {
         let ready = async { Ok::<_, ()>(Response::new(())) };
         let answer = within(Some(Duration::ZERO), ready).await.unwrap();
         assert!(Status::from_header_map(answer.headers()).is_none());

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_came_before_is_told_first() {
+    async fn earlier_events_are_sent_first() {
         let (sender, live) = broadcast::channel(4);
         sender.send(event("b")).unwrap();
         drop(sender);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_falls_behind_is_told_so_and_how_much_is_lost() {
+    async fn a_slow_client_gets_the_number_of_lost_events() {
         let (sender, live) = broadcast::channel(4);
         for number in 0..7 {
             sender.send(event(&number.to_string())).unwrap();

@@ -66,9 +66,9 @@ impl Health for HealthApi {
         let known = SERVICES.contains(&service.as_str());
         // The specification keeps the watch of an unknown service open, because it may be added
         // later.
-        let told = WatchStream::new(self.serving.clone());
-        let told = told.map(move |status| if known { status } else { ServingStatus::ServiceUnknown });
-        Ok(Response::new(Box::pin(told.map(|status| Ok(response(status))))))
+        let reported = WatchStream::new(self.serving.clone());
+        let reported = reported.map(move |status| if known { status } else { ServingStatus::ServiceUnknown });
+        Ok(Response::new(Box::pin(reported.map(|status| Ok(response(status))))))
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_service_is_told_and_no_other() {
+    async fn every_service_is_known_and_no_other() {
         let (_serving, api) = HealthState::new();
         for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService", "crisp.admin.v1.Images"] {
             let answer = api.check(asked(service)).await.unwrap().into_inner();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_tells_of_the_end_and_ends() {
+    async fn a_watch_reports_the_shutdown_and_ends() {
         let (serving, api) = HealthState::new();
         let mut known = api.watch(asked("")).await.unwrap().into_inner();
         let mut unknown = api.watch(asked("x")).await.unwrap().into_inner();

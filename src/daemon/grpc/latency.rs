@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_counted_in_its_class_and_under_its_code() {
+    fn a_request_is_counted_in_its_bucket_and_under_its_code() {
         let latencies = Latencies::default();
         latencies.note("Version", Duration::from_micros(500), Code::Ok);
         latencies.note("Version", Duration::from_micros(501), Code::Ok);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_knows_do_not_pile_up() {
+    fn unknown_names_do_not_accumulate() {
         let latencies = Latencies::default();
         for number in 0..NAMES * 2 {
             latencies.note(&format!("Name{number}"), Duration::ZERO, Code::Unimplemented);

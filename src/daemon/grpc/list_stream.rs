@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn no_piece_is_empty_or_has_too_many() {
+    fn no_message_is_empty_or_too_long() {
         let many = |count| vec![named(5); count];
         assert_eq!(sizes(&[]), [0; 0]);
         assert_eq!(sizes(&many(1)), [1]);
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn long_entries_come_in_small_pieces_and_the_longest_alone() {
+    fn long_entries_are_sent_in_small_messages_and_the_longest_alone() {
         let (third, huge) = (named(BYTES / 3), named(3 * BYTES));
         assert_eq!(sizes(&[third.clone(), third.clone(), third.clone(), huge.clone(), huge, third]), [2, 1, 1, 1, 1]);
     }

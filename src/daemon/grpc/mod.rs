@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_goes_on_when_the_caller_leaves() {
+    async fn work_continues_after_a_disconnect() {
         let (done, seen) = oneshot::channel();
         let work = run_detached(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;

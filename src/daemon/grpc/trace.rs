@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_at_debug() {
+    fn a_read_is_at_debug() {
         assert!(logged("ListContainers", Ok(())).contains("DEBUG rpc{"));
         assert!(logged("ContainerStatus", Err(Status::not_found("gone"))).contains("DEBUG rpc{"));
         let later = super::super::unimplemented_rpc::<()>("Exec", "later");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_that_is_refused_is_a_warning() {
+    fn an_unsupported_field_is_a_warning() {
         let line = logged("CreateContainer", Err(Status::unimplemented("config.CDI_devices: not supported yet")));
         assert!(line.contains(" WARN rpc{") && line.contains("config.CDI_devices"), "{line}");
     }
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_leaves_is_noted() {
+    fn a_disconnect_is_logged() {
         let lines = Lines::default();
         let subscriber =
             tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();

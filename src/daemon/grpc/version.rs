@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_only_trees_need_a_kernel_that_has_them() {
+    fn recursive_read_only_mounts_require_kernel_support() {
         for (release, has) in
             [("6.18.5", true), ("5.12.0-rc1", true), ("5.4.0-42-generic", false), ("10", true), ("", false)]
         {
@@ -70,14 +70,14 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_what_the_kubelet_asks_for() {
+    fn the_version_is_what_the_kubelet_expects() {
         let v1::VersionResponse { version, runtime_name, runtime_version, runtime_api_version } = version();
         assert_eq!((version.as_str(), runtime_name.as_str(), runtime_api_version.as_str()), ("0.1.0", "crisp", "v1"));
         assert!(!runtime_version.is_empty());
     }
 
     #[test]
-    fn the_driver_is_said_and_not_left_to_the_zero_value() {
+    fn the_cgroup_driver_is_reported_explicitly() {
         for (set, said) in
             [(CgroupDriver::Cgroupfs, v1::CgroupDriver::Cgroupfs), (CgroupDriver::Systemd, v1::CgroupDriver::Systemd)]
         {

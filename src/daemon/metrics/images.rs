@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_told_once() {
+    fn every_value_has_one_sample() {
         let pulling =
             vec![pulling("a.example/x:1", 1, 10), pulling("a.example/y:1", 2, 0), pulling("a.example/x:1", 3, 10)];
         let traffic = PullTotals { succeeded: 11, failed: 12, bytes: 13, layers: 14, retries: 15, pulling };

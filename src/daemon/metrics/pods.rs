@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_is_told_once() {
+    fn every_value_has_one_sample() {
         let population = Counts {
             ready: 1,
             not_ready: 2,

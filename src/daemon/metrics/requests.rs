@@ -50,7 +50,7 @@ mod tests {
             "crisp_request_duration_seconds_sum{rpc=\"Version\"} 2.5",
             "crisp_request_duration_seconds_count{rpc=\"Version\"} 9",
         ] {
-            assert!(text.lines().any(|told| told == line), "{line}: {text}");
+            assert!(text.lines().any(|reported| reported == line), "{line}: {text}");
         }
     }
 }

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_outcome_is_told_also_before_it_happens() {
+    fn every_outcome_has_a_sample_from_the_start() {
         let mut text = Exposition::default();
         write(&mut text, &ResizeOutcomes::default());
         let text = String::from(text);

@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_outcomes_are_told() {
+    fn both_outcomes_have_samples() {
         let mut text = Exposition::default();
         write(&mut text, &SpanCounters::default());
         let text = String::from(text);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_are_written_as_the_format_has_them() {
+    fn families_are_written_in_text_format() {
         let mut text = Exposition::default();
         text.family("a_total", Kind::Counter, "All of a.").sample(&[], 7);
         let mut b = text.family("b", Kind::Gauge, "Some b.");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_label_or_help_can_end_it() {
+    fn labels_and_help_are_escaped() {
         let mut text = Exposition::default();
         text.family("a", Kind::Gauge, "back\\slash\n\"quote\"").sample(&[("l", "a\\b\"c\nd} 1")], 1);
         assert_eq!(

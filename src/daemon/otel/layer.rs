@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callers_word_counts_and_else_the_share() {
+    fn the_callers_flag_decides_and_else_the_share() {
         let count = |per_million, parent: Option<&str>| recorded(10, || request(per_million, parent)).0.len();
         assert_eq!(count(SAMPLE_ALL, Some(&format!("{PARENT}0"))), 0);
         assert_eq!(count(0, None), 0);
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_nobody_waits() {
+    fn spans_that_do_not_fit_are_counted_without_waiting() {
         let (spans, dropped) = recorded(3, || (0..5).for_each(|_| request(SAMPLE_ALL, None)));
         assert_eq!((spans.len(), dropped), (3, 7));
     }
 
     #[test]
-    fn a_fault_has_its_words() {
+    fn a_server_error_has_its_message() {
         let (spans, _) = recorded(3, || {
             let span = tracing::error_span!("rpc");
             Sampler { per_million: SAMPLE_ALL }.begin(&span, "odd", &headers(None));

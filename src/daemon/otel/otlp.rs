@@ -75,7 +75,7 @@ mod tests {
     use crate::convert::tests::support::time;
 
     #[test]
-    fn nothing_of_a_span_is_left_out() {
+    fn every_field_of_a_span_is_exported() {
         let recorded = Span {
             trace: [1; 16],
             id: [2; 8],

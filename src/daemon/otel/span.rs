@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_belongs_to_its_request_and_what_comes_after_the_end_does_not_count() {
+    fn a_step_belongs_to_its_request_and_changes_after_the_end_are_ignored() {
         let context = Context { trace: [1; 16], span: [2; 8], sampled: true, state: "a=1".into() };
         let mut request = Recording::request("a", context.trace, Some(context));
         let step = request.step("b").finish();

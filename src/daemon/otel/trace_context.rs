@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_parent_is_none() {
+    fn an_invalid_parent_is_ignored() {
         for bad in [
             "",
             "00",

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_belongs_to_its_container_for_as_long_as_that_is_there() {
+    fn a_layer_has_an_owner_while_the_container_exists() {
         let dir = tempfile::tempdir().unwrap();
         let (writable, container) = (dir.path().join("layer"), dir.path().join("container"));
         std::fs::create_dir(&writable).unwrap();

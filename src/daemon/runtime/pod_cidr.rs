@@ -66,8 +66,8 @@ impl Runtime {
 
     /// Applies the pod CIDR that a client sent to an earlier daemon.
     pub(super) fn recover_pod_cidr(&self) {
-        let told = safe_fs::read_json::<String>(&self.pod_cidr_file()).map_err(SetPodCidrError::from);
-        let taken = told.and_then(|told| match told {
+        let reported = safe_fs::read_json::<String>(&self.pod_cidr_file()).map_err(SetPodCidrError::from);
+        let taken = reported.and_then(|reported| match reported {
             Some(ranges) => Ok(self.networks.bridge().set_pod_cidrs(read(&ranges)?)?),
             None => Ok(()),
         });

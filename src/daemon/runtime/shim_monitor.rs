@@ -142,15 +142,15 @@ impl Runtime {
         for entry in self.containers_of(pod) {
             let record = entry.get();
             let dir = self.layout.container(pod, &record.id);
-            let told = match reported.as_mut().map(|all| all.remove(&record.id)) {
+            let latest = match reported.as_mut().map(|all| all.remove(&record.id)) {
                 Some(Some(phase)) => Some(phase),
                 Some(None) => Some(record.state.exit(recorded_exit_or_lost(&dir))),
                 None => recorded_exit(&dir).map(|exit| record.state.exit(exit)),
             };
-            if let Some(told) = told
+            if let Some(latest) = latest
                 && record.state.pid().is_some()
             {
-                self.change_state(&entry, |known| merge_state(known, told));
+                self.change_state(&entry, |known| merge_state(known, latest));
             }
         }
         Ok(())
@@ -195,14 +195,14 @@ impl Runtime {
 }
 
 /// Merges the known state of a container with the reported one.
-fn merge_state(known: &ContainerState, told: ContainerState) -> ContainerState {
-    match (known, told) {
+fn merge_state(known: &ContainerState, latest: ContainerState) -> ContainerState {
+    match (known, latest) {
         // A recorded exit and a recorded start are final.
         (ContainerState::Exited { .. }, _) | (ContainerState::Running { .. }, ContainerState::Running { .. }) => {
             known.clone()
         }
         (ContainerState::Running { .. }, ContainerState::Exited { exit, .. }) => known.exit(exit),
-        (_, told) => told,
+        (_, latest) => latest,
     }
 }
 

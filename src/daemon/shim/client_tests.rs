@@ -57,7 +57,7 @@ async fn an_older_release_of_the_same_protocol_keeps_serving() {
 }
 
 #[tokio::test]
-async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
+async fn an_unknown_protocol_is_refused_with_a_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL + 1, drop);
@@ -69,7 +69,7 @@ async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
 }
 
 #[tokio::test]
-async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
+async fn requests_to_an_exiting_shim_fail_at_once_and_its_exit_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
@@ -104,7 +104,7 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
 }
 
 #[tokio::test]
-async fn a_shim_that_hung_up_is_found_again() {
+async fn a_shim_that_disconnected_is_connected_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listener = sys::seqpacket::listen(&path).unwrap();
@@ -122,7 +122,7 @@ async fn a_shim_that_hung_up_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke() {
+async fn a_silent_shim_is_awaited_once_for_a_stop_and_again_after_a_message() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let (speak, may_speak) = std::sync::mpsc::channel();
@@ -152,7 +152,7 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
 }
 
 #[tokio::test]
-async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
+async fn an_unreadable_response_fails_its_request_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {

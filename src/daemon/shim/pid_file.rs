@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noted_process_is_ended_and_forgotten() {
+    fn a_recorded_process_is_killed_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = sleeper();
         write(dir.path(), child.id()).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_with_the_same_number_lives_on() {
+    fn another_process_with_the_same_pid_is_not_killed() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = sleeper();
         write(dir.path(), child.id()).unwrap();

@@ -51,18 +51,18 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_rate_needs_two_readings_some_way_apart() {
+    fn a_rate_requires_two_samples_some_time_apart() {
         let (gauge, begin) = (CpuSamples::default(), Instant::now());
         assert_eq!(gauge.note(begin, 5_000), None, "the first");
         assert_eq!(gauge.note(begin + CLOSEST / 2, 900_000), None, "too close");
         assert_eq!(gauge.note(begin + SECOND, 500_005_000), Some(500_000_000));
-        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "what was told last");
+        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "what was reported last");
         assert_eq!(gauge.note(begin + SECOND * 3, 500_005_000), Some(0));
         assert_eq!(gauge.note(begin + SECOND * 4, 4_500_005_000), Some(4_000_000_000), "four cores");
     }
 
     #[test]
-    fn a_counter_that_goes_back_begins_again() {
+    fn a_decreasing_counter_starts_again() {
         let (gauge, begin) = (CpuSamples::default(), Instant::now());
         gauge.note(begin, 1_000);
         assert_eq!(gauge.note(begin + SECOND, 10), None);

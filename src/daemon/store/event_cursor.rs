@@ -65,36 +65,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_moment_is_told_once_and_in_order() {
-        let told = EventCursor::default();
-        assert_eq!(told.lock().pending(Created, false), [Created]);
-        assert_eq!(told.lock().pending(Created, false), []);
-        assert_eq!(told.lock().pending(Started, true), [Started]);
-        assert_eq!(told.lock().pending(Stopped, true), [Stopped]);
-        assert_eq!(told.lock().pending(Stopped, true), []);
+    fn each_step_is_published_once_and_in_order() {
+        let reported = EventCursor::default();
+        assert_eq!(reported.lock().pending(Created, false), [Created]);
+        assert_eq!(reported.lock().pending(Created, false), []);
+        assert_eq!(reported.lock().pending(Started, true), [Started]);
+        assert_eq!(reported.lock().pending(Stopped, true), [Stopped]);
+        assert_eq!(reported.lock().pending(Stopped, true), []);
     }
 
     #[test]
-    fn one_that_never_ran_was_not_started() {
-        let told = EventCursor::default();
-        assert_eq!(told.lock().pending(Stopped, false), [Created, Stopped]);
+    fn a_container_that_never_ran_has_no_start() {
+        let reported = EventCursor::default();
+        assert_eq!(reported.lock().pending(Stopped, false), [Created, Stopped]);
     }
 
     #[test]
-    fn an_end_during_the_start_waits_for_what_the_start_says() {
-        let told = EventCursor::default();
-        told.lock().pending(Created, false);
-        told.starting(true);
-        assert_eq!(told.lock().pending(Stopped, false), []);
-        told.starting(false);
-        assert_eq!(told.lock().pending(Stopped, true), [Started, Stopped]);
+    fn an_exit_during_the_start_waits_for_its_result() {
+        let reported = EventCursor::default();
+        reported.lock().pending(Created, false);
+        reported.starting(true);
+        assert_eq!(reported.lock().pending(Stopped, false), []);
+        reported.starting(false);
+        assert_eq!(reported.lock().pending(Stopped, true), [Started, Stopped]);
     }
 
     #[test]
-    fn what_another_daemon_told_is_not_told_again() {
-        let told = EventCursor::default();
-        told.advance_to(Started);
-        assert_eq!(told.lock().pending(Started, true), []);
-        assert_eq!(told.lock().pending(Stopped, true), [Stopped]);
+    fn steps_of_an_earlier_daemon_are_not_published_again() {
+        let reported = EventCursor::default();
+        reported.advance_to(Started);
+        assert_eq!(reported.lock().pending(Started, true), []);
+        assert_eq!(reported.lock().pending(Stopped, true), [Stopped]);
     }
 }

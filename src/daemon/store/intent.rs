@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_values_of_another_release_cost_nothing_but_themselves() {
+    fn unknown_fields_and_values_are_ignored_alone() {
         let mut newer = serde_json::to_value(pod_intent()).unwrap();
         newer["colour"] = "blue".into();
         newer["network"] = "carrier pigeon".into();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_says_nothing() {
+    fn a_damaged_intent_is_empty() {
         let whole = serde_json::to_vec(&pod_intent()).unwrap();
         for cut in [0, 1, whole.len() / 2, whole.len() - 1] {
             assert_eq!(parse::<PodIntent>(&whole[..cut]), PodIntent::default(), "{cut} bytes");

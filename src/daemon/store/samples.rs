@@ -63,7 +63,7 @@ struct Measured {
     /// The last measurement took long.
     large: bool,
     /// A failed or incomplete measurement was logged.
-    told: bool,
+    reported: bool,
 }
 
 /// Whether and how a layer is to be measured.
@@ -120,8 +120,8 @@ impl DiskSamples {
         let spent = look.map_or(Duration::ZERO, |look| look.spent);
         measured.fresh_until = Some(now + FRESH_FOR.max(spent * SHARE));
         let whole = look.is_some_and(|look| look.whole);
-        let told = std::mem::replace(&mut measured.told, !whole);
-        let Some(DiskSample { mut usage, .. }) = look else { return !told };
+        let reported = std::mem::replace(&mut measured.reported, !whole);
+        let Some(DiskSample { mut usage, .. }) = look else { return !reported };
         if let Some(before) = measured.known
             && !whole
         {
@@ -129,7 +129,7 @@ impl DiskSamples {
             usage.inodes = usage.inodes.max(before.inodes);
         }
         measured.known = Some(usage);
-        !whole && !told
+        !whole && !reported
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Measured> {
@@ -146,7 +146,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn limits_are_read_again_after_a_while_and_when_the_record_is_another() {
+    fn limits_are_read_again_after_a_time_and_for_a_new_record() {
         use crate::convert::tests::support::container_record;
         let (gauge, begin) = (LimitsCache::default(), Instant::now());
         let (record, changed) = (Arc::new(container_record()), Arc::new(container_record()));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn one_at_a_time_measures_and_no_more_often_than_it_is_worth() {
+    fn one_measurement_at_a_time_within_its_share_of_time() {
         let (gauge, begin) = (DiskSamples::default(), Instant::now());
         assert_eq!(gauge.take(begin), Refresh::First);
         assert_eq!(gauge.take(begin + SECOND * 100), Refresh::No, "somebody does already");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_counted_whole_never_shrinks() {
+    fn an_incomplete_measurement_never_lowers_the_value() {
         let (gauge, now) = (DiskSamples::default(), Instant::now());
         assert!(!gauge.put(now, false, look(10, true, SECOND)));
         assert!(gauge.put(now, false, look(4, false, SECOND)), "worth a word");

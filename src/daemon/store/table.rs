@@ -41,7 +41,7 @@ pub(crate) trait Record: Serialize + Clone {
 #[derive(Debug, Default)]
 pub(crate) struct PodSamples {
     pub(crate) cpu: CpuSamples,
-    pub(crate) told: EventCursor,
+    pub(crate) reported: EventCursor,
     pub(crate) ends: StopWaiters,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct ContainerSamples {
     pub(crate) disk: DiskSamples,
     pub(crate) limits: LimitsCache,
     pub(crate) files: Arc<FileCache>,
-    pub(crate) told: EventCursor,
+    pub(crate) reported: EventCursor,
 }
 
 impl Record for ContainerRecord {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_finds_the_only_one_it_fits() {
+    fn a_prefix_finds_its_only_match() {
         let table = Table::default();
         for word in ["abc", "abd", "b"] {
             table.insert(Word(word.into()));

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_given_back_leave_nothing_behind() {
+    fn freed_places_leave_no_entries() {
         let places = Places::new(2);
         for round in 0..100 {
             drop(places.take(&pod(round)).unwrap());

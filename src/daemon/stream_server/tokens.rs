@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_once() {
+    fn a_token_is_valid_once() {
         let tokens = Tokens::default();
         let (a, b) = (tokens.issue(of(1, 1)), tokens.issue(of(1, 2)));
         assert!(a != b && a.len() == 22, "{a} {b}");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_for_a_minute() {
+    fn a_token_is_valid_for_a_minute() {
         let (tokens, now) = (Tokens::default(), Instant::now());
         let (early, late) = (tokens.issue_at(of(1, 1), now), tokens.issue_at(of(1, 2), now));
         assert_eq!(tokens.redeem_at(&early, now + TTL - Duration::from_millis(1)), Some(of(1, 1)));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn they_hold_a_bounded_amount_of_memory() {
+    fn tokens_hold_a_bounded_amount_of_memory() {
         let tokens = Tokens::default();
         let (small, large) = (tokens.issue(of(1, 10)), tokens.issue(of(2, MOST_HELD)));
         assert!(tokens.redeem(&large).is_some() && tokens.redeem(&small).is_some(), "one alone may have more");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_nobody_comes_with_is_forgotten_in_time_by_itself() {
+    async fn an_unused_token_expires_by_itself() {
         let (tokens, value) = (std::sync::Arc::new(Tokens::default()), std::sync::Arc::new(()));
         let counted = || Counted(PodId::from_bytes([1; 32]), value.clone());
         let forgetting = tokens.clone();

@@ -109,22 +109,22 @@ fn metered(group: GroupCounters) -> MetricsSnapshot {
 }
 
 /// Returns every metric of the only pod, with its own labels after its name.
-fn told(metered: &MetricsSnapshot) -> BTreeMap<String, u64> {
+fn reported(metered: &MetricsSnapshot) -> BTreeMap<String, u64> {
     let pods = pods(metered);
     let all = pods[0].metrics.iter().chain(&pods[0].container_metrics[0].metrics);
-    let told = all.map(|metric| {
+    let reported = all.map(|metric| {
         let own = &metric.label_values[LABELS.len()..];
         let key = std::iter::once(&metric.name).chain(own).cloned().collect::<Vec<_>>().join(" ");
         (key, metric.value.unwrap().value)
     });
-    let list: Vec<_> = told.collect();
+    let list: Vec<_> = reported.collect();
     let map: BTreeMap<_, _> = list.iter().cloned().collect();
     assert_eq!(map.len(), list.len(), "no two have the same labels: {list:?}");
     map
 }
 
 #[test]
-fn every_family_is_described_once_and_told_with_as_many_labels() {
+fn every_family_is_described_once_and_has_samples_with_its_labels() {
     let described: BTreeMap<String, v1::MetricDescriptor> =
         descriptors().into_iter().map(|descriptor| (descriptor.name.clone(), descriptor)).collect();
     assert_eq!(described.len(), f::ALL.len());
@@ -144,7 +144,7 @@ fn every_family_is_described_once_and_told_with_as_many_labels() {
         assert_eq!(metric.metric_type() == v1::MetricType::Counter, counts, "{}", metric.name);
         names.insert(metric.name.clone());
     }
-    assert_eq!(names.len(), described.len(), "each of them is told");
+    assert_eq!(names.len(), described.len(), "each of them is reported");
 }
 
 /// The expected metrics with their labels and their values in [`metered`].
@@ -221,10 +221,10 @@ const KNOWN: &[(&str, u64)] = &[
 ];
 
 #[test]
-fn every_number_is_told_under_its_name() {
-    let told = told(&metered(group()));
+fn every_value_has_its_name() {
+    let reported = reported(&metered(group()));
     let known: BTreeMap<String, u64> = KNOWN.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
-    assert_eq!(told, known);
+    assert_eq!(reported, known);
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn labels_are_those_of_the_kubelet() {
 }
 
 #[test]
-fn only_what_was_read_before_says_when() {
+fn only_cached_values_have_a_timestamp() {
     let pods = pods(&metered(group()));
     for metric in pods[0].container_metrics[0].metrics.iter().chain(&pods[0].metrics) {
         let at = if metric.name == "container_fs_usage_bytes" { nanos(time(4500)) } else { 0 };
@@ -257,7 +257,7 @@ fn only_what_was_read_before_says_when() {
 }
 
 #[test]
-fn what_the_kernel_does_not_tell_is_absent() {
+fn values_that_the_kernel_does_not_report_are_absent() {
     let nothing = GroupCounters {
         usage: GroupUsage {
             at: time(5000),
@@ -281,11 +281,14 @@ fn what_the_kernel_does_not_tell_is_absent() {
     container.counters.processes = ProcessCounters::default();
     container.counters.writable = None;
     container.limits = None;
-    assert_eq!(told(&metered).into_keys().collect::<Vec<_>>(), ["container_last_seen", "container_start_time_seconds"]);
+    assert_eq!(
+        reported(&metered).into_keys().collect::<Vec<_>>(),
+        ["container_last_seen", "container_start_time_seconds"]
+    );
 }
 
 #[test]
-fn no_limit_is_zero_and_a_weight_is_told_in_shares() {
+fn unlimited_is_zero_and_a_weight_is_converted_to_shares() {
     let mut metered = metered(group());
     let observed = ObservedLimits {
         cpu_period: Some(Micros(100_000)),
@@ -293,10 +296,10 @@ fn no_limit_is_zero_and_a_weight_is_told_in_shares() {
         ..ObservedLimits::default()
     };
     metered.pods[0].containers[0].limits = Some(CurrentLimits { observed, drift: Vec::new() });
-    let told = told(&metered);
-    assert_eq!(told["container_spec_memory_limit_bytes"], 0);
-    assert_eq!(told["container_spec_memory_swap_limit_bytes"], 0);
-    assert!(!told.contains_key("container_spec_cpu_quota"));
-    let shares = told["container_spec_cpu_shares"];
+    let reported = reported(&metered);
+    assert_eq!(reported["container_spec_memory_limit_bytes"], 0);
+    assert_eq!(reported["container_spec_memory_swap_limit_bytes"], 0);
+    assert!(!reported.contains_key("container_spec_cpu_quota"));
+    let shares = reported["container_spec_cpu_shares"];
     assert_eq!(cgroup::weight(CpuShares::new(i64::try_from(shares).unwrap()).unwrap()), 100);
 }

@@ -24,7 +24,7 @@ fn same_but_for_its_source(announced: &PodResourceConfig) -> PodResourceConfig {
 }
 
 #[test]
-fn what_hooks_are_told_can_be_announced_again() {
+fn the_annotation_for_hooks_can_be_used_as_a_declaration() {
     let (by_request, _) = run("{}", Some(pod_resources())).unwrap();
     let by_request = by_request.pod_resources.unwrap();
     let text = serde_json::to_string(&PodJson::from(&by_request)).unwrap();
@@ -36,7 +36,7 @@ fn what_hooks_are_told_can_be_announced_again() {
 }
 
 #[test]
-fn the_names_of_the_proto_files_are_taken_too() {
+fn the_field_names_of_the_proto_files_are_accepted_too() {
     let ours = r#"{"containers": [{"name": "a", "type": "INIT_CONTAINER", "kubernetesResources": {"limits": {"cpu": "1"}},
         "mounts": [{"containerPath": "/a", "hostPath": "/b", "propagation": "PROPAGATION_BIDIRECTIONAL"},
             {"containerPath": "/i", "image": {"image": "x", "userSpecifiedImage": "y"}, "imageSubPath": "z", "readonly": true}],
@@ -55,7 +55,7 @@ fn the_names_of_the_proto_files_are_taken_too() {
 }
 
 #[test]
-fn the_request_goes_before_the_annotation() {
+fn the_request_field_has_priority_over_the_annotation() {
     let (spec, warnings) =
         run(r#"{"containers": [{"name": "a", "type": "CONTAINER"}]}"#, Some(pod_resources())).unwrap();
     let announced = spec.pod_resources.unwrap();
@@ -65,7 +65,7 @@ fn the_request_goes_before_the_annotation() {
 }
 
 #[test]
-fn an_annotation_counts_only_where_it_is_set_and_there() {
+fn an_annotation_is_used_only_if_configured_and_present() {
     let mut request = run_request();
     let config = request.config.as_mut().unwrap();
     config.pod_resources = None;
@@ -76,7 +76,7 @@ fn an_annotation_counts_only_where_it_is_set_and_there() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_by_the_name_of_the_annotation() {
+fn an_invalid_annotation_is_refused_by_its_name() {
     let named = |rest: &str| format!(r#"{{"containers": [{{"name": "a", "type": "CONTAINER"{rest}}}]}}"#);
     for (text, problem) in [
         (String::new(), "EOF while parsing"),
@@ -110,7 +110,7 @@ fn what_cannot_be_read_is_refused_by_the_name_of_the_annotation() {
 }
 
 #[test]
-fn what_is_read_is_checked_as_strictly_as_the_message() {
+fn an_annotation_is_checked_like_the_message() {
     let with = |resources: &str| {
         format!(r#"{{"containers": [{{"name": "a", "type": "CONTAINER", "kubernetesResources": {resources}}}]}}"#)
     };

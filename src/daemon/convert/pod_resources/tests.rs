@@ -21,7 +21,7 @@ fn limit(config: &mut v1::PodResourceConfig, name: &str, text: &str) {
 }
 
 #[test]
-fn every_field_comes_through() {
+fn every_field_is_converted() {
     let announced = pod_resource_config(FieldPath::top("pod_resources"), Some(pod_resources()), &mut Warnings::new());
     let PodResourceConfig { containers, resources, source } = announced.unwrap().unwrap();
     let names: Vec<_> = containers.iter().map(|one| (one.name.as_str(), one.kind)).collect();
@@ -35,7 +35,7 @@ fn every_field_comes_through() {
 }
 
 #[test]
-fn every_field_goes_back_as_it_came() {
+fn every_field_is_returned_unchanged() {
     let at = FieldPath::top("pod_resources");
     let came = pod_resource_config(at, Some(pod_resources()), &mut Warnings::new()).unwrap().unwrap();
     let again =
@@ -44,7 +44,7 @@ fn every_field_goes_back_as_it_came() {
 }
 
 #[test]
-fn what_is_absent_is_not_what_is_empty() {
+fn absent_and_empty_are_different() {
     let at = FieldPath::top("x");
     assert_eq!(resources(at, None), Ok(None));
     assert_eq!(resources(at, Some(v1::KubernetesResources::default())), Ok(Some(Resources::default())));
@@ -100,7 +100,7 @@ fn two_containers_of_one_kind_with_one_name_are_refused() {
 }
 
 #[test]
-fn the_rest_of_a_container_is_checked_as_in_the_container_itself() {
+fn declared_containers_are_checked_like_containers() {
     let cases = [
         ("name: empty", refused(|c| c.containers[1].name.clear())),
         ("type: 2 is not a known value", refused(|c| c.containers[1].r#type = 2)),
@@ -114,7 +114,7 @@ fn the_rest_of_a_container_is_checked_as_in_the_container_itself() {
 }
 
 #[test]
-fn what_a_container_brings_is_checked_too() {
+fn resources_of_a_container_are_checked_too() {
     let mut request = super::super::tests::support::create_request();
     let config = request.config.as_mut().unwrap();
     config.kubernetes_resources.as_mut().unwrap().limits = quantities(&[("cpu", "1 ")]);
@@ -127,7 +127,7 @@ fn what_a_container_brings_is_checked_too() {
 }
 
 #[test]
-fn records_keep_it_word_by_word_and_older_ones_are_still_read() {
+fn records_keep_declared_resources_verbatim_and_older_records_are_read() {
     let (pod, container) = (pod_record(), container_record());
     let mut stored = (serde_json::to_value(&pod).unwrap(), serde_json::to_value(&container).unwrap());
     assert_eq!(serde_json::from_value::<PodRecord>(stored.0.clone()).unwrap(), pod);

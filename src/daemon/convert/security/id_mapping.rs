@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_the_kernel_takes_are_kept_as_they_are() {
+    fn valid_mappings_are_kept_unchanged() {
         let asked = vec![line(1000, 5000, 10), line(0, 65536, 1000), line(1010, 5010, 1), line(2000, 4_294_967_294, 1)];
         let kept = namespace(FieldPath::top("uids"), asked.clone()).unwrap();
         assert_eq!(kept.iter().map(to_wire).collect::<Vec<_>>(), asked);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_it_does_not_take_are_refused_by_field() {
+    fn invalid_mappings_are_refused_by_field() {
         let many: Vec<_> = (0..341).map(|id| line(id, 1000 + id, 1)).collect();
         let long: Vec<_> = (0..300).map(|id| line(id, 4_000_000_000 + 2 * id, 1)).collect();
         let cases = [

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_nothing_that_could_begin_another_part() {
+    fn names_cannot_contain_the_separator_of_parts() {
         for good in ["container_t", "system_u", "a.b-c_d9"] {
             assert_eq!(with(|o| o.r#type = good.into()).unwrap().unwrap().kind, good);
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_with_nothing_in_it_is_no_wish() {
+    fn an_empty_option_counts_as_absent() {
         assert_eq!(with(|_| {}), Ok(None));
         assert_eq!(options(FieldPath::top("selinux_options"), None).map_err(|e| e.to_string()), Ok(None));
     }

@@ -24,7 +24,7 @@ fn options(context: &mut v1::LinuxContainerSecurityContext) -> &mut v1::Namespac
 }
 
 #[test]
-fn every_field_comes_through() {
+fn every_field_is_converted() {
     let security = convert(|_| ()).unwrap();
     let namespaces = Namespaces {
         network: NsMode::Pod,
@@ -132,14 +132,14 @@ fn capabilities_are_known_names() {
 }
 
 #[test]
-fn an_empty_selinux_option_is_no_wish() {
+fn an_empty_selinux_option_counts_as_absent() {
     let security = convert(|c| c.selinux_options = Some(v1::SeLinuxOption::default())).unwrap();
     assert_eq!(security.selinux, None);
 }
 
 #[test]
 #[expect(deprecated, reason = "the older fields are what is tested")]
-fn older_profile_fields_count_where_the_newer_are_absent() {
+fn deprecated_profile_fields_are_used_if_the_newer_ones_are_absent() {
     let older = |text: &str| {
         convert(|c| {
             (c.seccomp, c.apparmor) = (None, None);
@@ -183,7 +183,7 @@ fn a_profile_has_a_name_if_and_only_if_it_is_local() {
 }
 
 #[test]
-fn a_client_that_says_nothing_of_security_has_the_secrets_of_the_kernel_hidden() {
+fn without_a_security_context_sensitive_kernel_files_are_masked() {
     let security = container(FieldPath::top("ctx"), None).unwrap();
     for path in ["/proc/kcore", "/proc/keys", "/sys/firmware", "/sys/devices/virtual/powercap"] {
         assert!(security.masked_paths.iter().any(|masked| masked == path), "{path}");

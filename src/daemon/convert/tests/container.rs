@@ -10,7 +10,7 @@ fn refused(change: impl FnOnce(&mut v1::ContainerConfig)) -> InvalidField {
 }
 
 #[test]
-fn every_field_comes_through() {
+fn every_field_is_converted() {
     let Create { pod, spec, repeated, warnings } = create(create_request()).unwrap();
     assert_eq!(pod, "abc");
     assert_eq!(repeated.unwrap().meta.name, "web");
@@ -63,7 +63,7 @@ fn every_field_comes_through() {
 }
 
 #[test]
-fn a_container_needs_no_more_than_a_name_and_an_image() {
+fn a_container_requires_only_a_name_and_an_image() {
     let v1::ContainerConfig { metadata, image, .. } = container_config();
     let config = v1::ContainerConfig { metadata, image, ..Default::default() };
     let request = v1::CreateContainerRequest { pod_sandbox_id: "p".into(), config: Some(config), sandbox_config: None };
@@ -75,7 +75,7 @@ fn a_container_needs_no_more_than_a_name_and_an_image() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_field_is_named() {
     let request = v1::CreateContainerRequest { pod_sandbox_id: String::new(), ..create_request() };
     assert_eq!(create(request).unwrap_err().to_string(), "pod_sandbox_id: empty");
     let request = v1::CreateContainerRequest { config: None, ..create_request() };
@@ -92,7 +92,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn values_that_cannot_be_are_refused_by_field() {
+fn invalid_values_are_refused_by_field() {
     let cases = [
         ("config.windows:", refused(|c| c.windows = Some(v1::WindowsContainerConfig::default()))),
         ("config.command[0]:", refused(|c| c.command = vec!["a\0b".into()])),
@@ -125,7 +125,7 @@ fn values_that_cannot_be_are_refused_by_field() {
 }
 
 #[test]
-fn a_value_that_is_no_text_is_refused_without_showing_it() {
+fn a_value_that_is_not_text_is_refused_without_showing_it() {
     let refusal = refused(|c| c.envs[0].value = b"secret\xff".to_vec());
     assert_eq!(refusal.kind(), ErrorKind::Unsupported);
     assert_eq!(refusal.to_string(), "config.envs[0].value: must be UTF-8");
@@ -140,7 +140,7 @@ fn an_image_ref_from_a_client_is_ignored_with_a_warning() {
 }
 
 #[test]
-fn an_annotation_with_a_name_of_ours_is_kept_and_warned_of() {
+fn an_annotation_with_a_reserved_name_is_kept_with_a_warning() {
     let mut request = create_request();
     let forged = map(&[("io.crisp.pod-resources", "{}"), ("io.crisp.container-resources", "{}"), ("io.crisp.x", "y")]);
     request.config.as_mut().unwrap().annotations = forged.clone();
@@ -154,7 +154,7 @@ fn an_annotation_with_a_name_of_ours_is_kept_and_warned_of() {
 }
 
 #[test]
-fn a_stop_takes_its_time_in_seconds() {
+fn the_timeout_of_a_stop_is_in_seconds() {
     let stop_in = |timeout| stop(v1::StopContainerRequest { container_id: "c".into(), timeout });
     assert_eq!(stop_in(0), Ok(("c".into(), Duration::ZERO)));
     assert_eq!(stop_in(30), Ok(("c".into(), Duration::from_secs(30))));
@@ -164,7 +164,7 @@ fn a_stop_takes_its_time_in_seconds() {
 }
 
 #[test]
-fn an_exec_needs_a_command_and_zero_seconds_are_no_limit() {
+fn an_exec_requires_a_command_and_zero_seconds_mean_unlimited() {
     let ask = |cmd: &[&str], timeout| {
         let cmd = cmd.iter().map(|word| (*word).to_owned()).collect();
         exec(v1::ExecSyncRequest { container_id: "c".into(), cmd, timeout })

@@ -14,14 +14,14 @@ fn refused(change: impl FnOnce(&mut v1::Mount)) -> InvalidField {
 }
 
 #[test]
-fn what_is_asked_is_shown() {
+fn a_mount_is_shown_as_requested() {
     for asked in [host_mount(), image_mount()] {
         assert_eq!(mount_to_wire(&convert(asked.clone()).unwrap(), &BTreeMap::new()), asked);
     }
 }
 
 #[test]
-fn mounts_that_cannot_be_are_refused_by_field() {
+fn invalid_mounts_are_refused_by_field() {
     let cases = [
         ("container_path: empty", refused(|m| m.container_path.clear())),
         ("container_path: \"data\" is not an absolute path", refused(|m| m.container_path = "data".into())),
@@ -47,7 +47,7 @@ fn words(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn options_are_those_that_take_rights_away() {
+fn only_options_that_remove_rights_are_accepted() {
     let convert_options = |options: &str| convert(v1::Mount { mount_options: words(options), ..host_mount() });
     for good in ["noexec nodev nosuid", "noexec noexec", "noatime nodiratime", "strictatime", "relatime relatime"] {
         assert_eq!(convert_options(good).unwrap().options, words(good));
@@ -76,13 +76,13 @@ fn an_image_mount_stays_in_its_image() {
 }
 
 #[test]
-fn the_sub_path_of_a_volume_that_is_no_image_is_part_of_its_host_path() {
+fn the_sub_path_of_a_volume_is_part_of_its_host_path() {
     let asked = v1::Mount { host_path: "/volume/sub".into(), image_sub_path: "sub".into(), ..host_mount() };
     assert_eq!(convert(asked).unwrap().source, MountSource::Host("/volume/sub".into()));
 }
 
 #[test]
-fn the_image_that_was_mounted_is_told() {
+fn the_mounted_image_is_reported() {
     let mounted = BTreeMap::from([(image().image, "sha256:used".to_owned())]);
     let shown = mount_to_wire(&convert(image_mount()).unwrap(), &mounted).image.unwrap();
     assert_eq!(shown, v1::ImageSpec { image_ref: "sha256:used".into(), ..image() });
@@ -100,7 +100,7 @@ fn an_image_is_mounted_read_only_and_no_mount_crosses_into_it() {
 }
 
 #[test]
-fn mappings_that_cannot_be_are_refused_by_field() {
+fn invalid_mappings_are_refused_by_field() {
     let cases = [
         ("gidMappings: empty, but uidMappings is not", refused(|m| m.gid_mappings.clear())),
         ("uidMappings: empty, but gidMappings is not", refused(|m| m.uid_mappings.clear())),

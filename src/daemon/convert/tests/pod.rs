@@ -22,7 +22,7 @@ fn context(config: &mut v1::PodSandboxConfig) -> &mut v1::LinuxSandboxSecurityCo
 }
 
 #[test]
-fn every_field_comes_through() {
+fn every_field_is_converted() {
     let (spec, warnings) = run(run_request(), None).unwrap();
     assert_eq!(spec.meta, PodMeta { name: "web".into(), uid: "uid-1".into(), namespace: "default".into(), attempt: 3 });
     assert_eq!((spec.hostname.as_str(), spec.handler.as_str()), ("web-host", "crisp"));
@@ -61,7 +61,7 @@ fn every_field_comes_through() {
 }
 
 #[test]
-fn a_pod_needs_no_more_than_its_metadata() {
+fn a_pod_requires_only_its_metadata() {
     let config = v1::PodSandboxConfig { metadata: pod_config().metadata, ..Default::default() };
     let (spec, warnings) =
         run(v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() }, None).unwrap();
@@ -72,7 +72,7 @@ fn a_pod_needs_no_more_than_its_metadata() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn a_missing_field_is_named() {
     let request = v1::RunPodSandboxRequest { config: None, runtime_handler: String::new() };
     assert_eq!(run(request, None).unwrap_err().to_string(), "config: missing");
     let cases = [
@@ -87,7 +87,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn values_that_cannot_be_are_refused_by_field() {
+fn invalid_values_are_refused_by_field() {
     let cases = [
         ("config.windows:", refused(|c| c.windows = Some(v1::WindowsPodSandboxConfig::default()))),
         ("config.hostname:", refused(|c| c.hostname = "x".repeat(65))),

@@ -28,7 +28,7 @@ fn shown(asked: &LimitsPatch, now: &ObservedLimits) -> v1::LinuxContainerResourc
 }
 
 #[test]
-fn every_field_comes_through() {
+fn every_field_is_converted() {
     let patch = convert(|_| ()).unwrap();
     assert_eq!(
         patch,
@@ -48,7 +48,7 @@ fn every_field_comes_through() {
 }
 
 #[test]
-fn zero_and_empty_ask_for_nothing() {
+fn zero_and_empty_request_nothing() {
     let at = FieldPath::top("r");
     assert_eq!(limits(at, None).unwrap(), LimitsPatch::default());
     let empty = limits(at, Some(v1::LinuxContainerResources::default())).unwrap();
@@ -57,7 +57,7 @@ fn zero_and_empty_ask_for_nothing() {
 }
 
 #[test]
-fn limits_that_cannot_be_are_refused_by_field() {
+fn invalid_limits_are_refused_by_field() {
     let cases = [
         ("cpu_period", convert(|r| r.cpu_period = 999)),
         ("cpu_quota", convert(|r| r.cpu_quota = -2)),
@@ -78,7 +78,7 @@ fn limits_that_cannot_be_are_refused_by_field() {
 }
 
 #[test]
-fn a_status_gives_back_what_was_asked_while_the_kernel_agrees() {
+fn a_status_returns_requested_values_while_the_kernel_agrees() {
     let asked = convert(|_| ()).unwrap();
     assert_eq!(shown(&asked, &observed()), support::limits());
 }
@@ -111,7 +111,7 @@ fn unlimited_is_zero_memory_and_no_quota() {
 }
 
 #[test]
-fn shares_survive_the_way_through_a_weight() {
+fn shares_survive_the_conversion_to_a_weight() {
     for asked_shares in [2, 256, 512, 1024, 262_144] {
         let shares = CpuShares::new(asked_shares).unwrap();
         let asked = convert(|r| r.cpu_shares = asked_shares).unwrap();
@@ -125,7 +125,7 @@ fn shares_survive_the_way_through_a_weight() {
 }
 
 #[test]
-fn without_a_cpu_controller_nothing_is_said() {
+fn without_a_cpu_controller_a_status_has_no_limits() {
     let asked = convert(|_| ()).unwrap();
     let gaps = [ObservedLimits { cpu_period: None, ..observed() }, ObservedLimits { cpu_shares: None, ..observed() }];
     for observed in gaps {
@@ -167,7 +167,7 @@ fn update_request() -> v1::UpdateContainerResourcesRequest {
 }
 
 #[test]
-fn a_change_has_every_field_but_those_that_a_repeated_request_fills_in_vain() {
+fn an_update_has_every_field_except_those_of_repeated_requests() {
     let (container, patch, warnings) = update(update_request()).unwrap();
     let all = convert(|_| ()).unwrap();
     assert_eq!((container.as_str(), warnings.len()), ("abc", 1));
@@ -190,7 +190,7 @@ fn a_change_for_windows_is_refused() {
 }
 
 #[test]
-fn what_the_kubelet_is_left_with_when_it_takes_overhead_off_is_understood() {
+fn values_after_the_kubelet_subtracted_overhead_are_accepted() {
     let at = FieldPath::top("resources");
     let view = |cpu_quota, memory_limit_in_bytes| {
         Some(v1::LinuxContainerResources { cpu_quota, memory_limit_in_bytes, ..Default::default() })
@@ -202,7 +202,7 @@ fn what_the_kubelet_is_left_with_when_it_takes_overhead_off_is_understood() {
 }
 
 #[test]
-fn the_kubelets_words_for_no_limit_of_a_pod_are_understood() {
+fn the_kubelets_values_for_unlimited_pods_are_accepted() {
     for memory in [-1, 9_223_372_036_854_771_712] {
         let view = v1::LinuxContainerResources {
             cpu_quota: -1,

@@ -171,11 +171,11 @@ fn a_pods_stats_have_every_field() {
 }
 
 #[test]
-fn what_is_not_known_is_absent_and_not_zero() {
+fn unknown_values_are_absent_and_not_zero() {
     let mut seen = container_seen();
     seen.stats = ContainerStats { group: None, nano_cores: None, writable: None };
-    let told = container(&seen, Path::new(WRITABLES));
-    assert_eq!(told, v1::ContainerStats { attributes: told.attributes.clone(), ..Default::default() });
+    let reported = container(&seen, Path::new(WRITABLES));
+    assert_eq!(reported, v1::ContainerStats { attributes: reported.attributes.clone(), ..Default::default() });
     let bare = MemoryUsage {
         usage: 1,
         working_set: 1,
@@ -192,21 +192,21 @@ fn what_is_not_known_is_absent_and_not_zero() {
         swap: Some(SwapUsage { usage: 2, available: None }),
         ..group(1, 0)
     });
-    let told = container(&seen, Path::new(WRITABLES));
-    let (cpu, memory) = (told.cpu.unwrap(), told.memory.unwrap());
-    assert_eq!((cpu.usage_nano_cores, cpu.psi, told.io), (None, None, None));
+    let reported = container(&seen, Path::new(WRITABLES));
+    let (cpu, memory) = (reported.cpu.unwrap(), reported.memory.unwrap());
+    assert_eq!((cpu.usage_nano_cores, cpu.psi, reported.io), (None, None, None));
     assert_eq!((memory.available_bytes, memory.rss_bytes, memory.psi), (None, None, None));
     assert_eq!((memory.page_faults, memory.major_page_faults), (None, None));
-    assert_eq!(told.swap.unwrap().swap_available_bytes, None);
+    assert_eq!(reported.swap.unwrap().swap_available_bytes, None);
     let older = Pressure { some: stall_of(1), full: None };
     assert_eq!(pressure(older).full, None);
 }
 
 #[test]
-fn a_pod_of_which_nothing_is_left_still_has_its_linux_part() {
+fn a_pod_without_usage_still_has_a_linux_message() {
     let mut seen = pod_seen();
     seen.stats = PodStats { group: None, nano_cores: None, tasks: None, network: None };
     seen.containers.clear();
-    let told = pod(&seen, Path::new(WRITABLES));
-    assert_eq!(told.linux, Some(v1::LinuxPodSandboxStats::default()), "the kubelet looks into it unchecked");
+    let reported = pod(&seen, Path::new(WRITABLES));
+    assert_eq!(reported.linux, Some(v1::LinuxPodSandboxStats::default()), "the kubelet looks into it unchecked");
 }

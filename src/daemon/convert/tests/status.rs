@@ -114,7 +114,7 @@ fn a_containers_list_entry_has_every_field() {
 }
 
 #[test]
-fn an_end_has_its_reason() {
+fn an_exit_has_its_reason() {
     let cases = [
         (exited(0, false, None), 0, "Completed", ""),
         (exited(3, false, None), 3, "Error", ""),
@@ -140,7 +140,7 @@ fn a_container_that_never_started_has_no_times() {
 }
 
 #[test]
-fn a_status_shows_the_limits_in_force() {
+fn a_status_shows_the_active_limits() {
     use model::resources::{CpuShares, Micros, ObservedLimits};
     let observed = ObservedLimits {
         cpu_period: Some(Micros(100_000)),

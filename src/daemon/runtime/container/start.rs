@@ -49,9 +49,9 @@ impl Runtime {
             return Err(LookupError::NoSuchContainer(id.to_owned()).into());
         }
         // What becomes of it is told when it is known: it may end before it is known to have begun.
-        entry.samples().told.starting(true);
+        entry.samples().reported.starting(true);
         let started = self.start_entry(&entry).await;
-        entry.samples().told.starting(false);
+        entry.samples().reported.starting(false);
         self.publish_container_events(&entry);
         started
     }

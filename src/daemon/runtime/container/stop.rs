@@ -52,7 +52,7 @@ impl Runtime {
             Err(LookupError::NoSuchContainer(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        if matches!(entry.get().state, ContainerState::Created { .. }) && !entry.samples().told.is_starting() {
+        if matches!(entry.get().state, ContainerState::Created { .. }) && !entry.samples().reported.is_starting() {
             return Ok(());
         }
         self.stop_entry(&entry, grace.min(self.settings().stop.grace_max)).await

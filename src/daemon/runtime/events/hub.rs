@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_reaches_every_listener_whole_and_in_order() {
+    fn a_burst_reaches_every_client_completely_and_in_order() {
         let hub = EventHub::default();
         let mut listeners: Vec<_> = (0..20).map(|_| hub.subscribe().live.unwrap()).collect();
         publish(&hub, EventKind::Stopped, 0..1000);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_listener_loses_and_no_other_does() {
+    fn only_the_slow_client_loses_events() {
         let hub = EventHub::with_room(4);
         let (mut slow, mut quick) = (hub.subscribe().live.unwrap(), hub.subscribe().live.unwrap());
         for number in 0..20 {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_nobody_heard_of_are_told_to_those_who_come_soon() {
+    fn exits_without_a_client_are_sent_to_early_clients() {
         let hub = EventHub::default();
         publish(&hub, EventKind::Created, 0..3);
         publish(&hub, EventKind::Stopped, 3..5);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_that_nobody_would_hear() {
+    fn no_event_is_built_without_clients() {
         let hub = EventHub::default();
         hub.publish(EventKind::Created, || panic!("nobody listens"));
         drop(hub.subscribe());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_ends_lets_its_listeners_go() {
+    async fn a_daemon_that_exits_ends_all_streams() {
         let hub = EventHub::default();
         let mut live = hub.subscribe().live.unwrap();
         publish(&hub, EventKind::Stopped, 0..1);

@@ -78,19 +78,19 @@ impl Runtime {
 
     /// Publishes the events of a container since the last published one.
     pub(super) fn publish_container_events(&self, entry: &Entry<ContainerRecord>) {
-        let mut told = entry.samples().told.lock();
+        let mut reported = entry.samples().reported.lock();
         let record = entry.get();
         let (moment, ran) = reached(&record.state);
-        for moment in told.pending(moment, ran) {
+        for moment in reported.pending(moment, ran) {
             self.publish(moment.into(), record.id.as_str(), &record.pod, None);
         }
     }
 
     /// Publishes the events of a pod since the last published one.
     pub(super) fn publish_pod_events(&self, entry: &Entry<PodRecord>) {
-        let mut told = entry.samples().told.lock();
+        let mut reported = entry.samples().reported.lock();
         let record = entry.get();
-        for moment in told.pending(pod_reached(record.state), true) {
+        for moment in reported.pending(pod_reached(record.state), true) {
             self.publish(moment.into(), record.id.as_str(), &record.id, Some(&record));
         }
     }
@@ -105,11 +105,11 @@ impl Runtime {
 
     /// Marks the events before this daemon's start as published.
     pub(super) fn mark_published(container: &Entry<ContainerRecord>) {
-        container.samples().told.advance_to(reached(&container.get().state).0);
+        container.samples().reported.advance_to(reached(&container.get().state).0);
     }
 
     pub(super) fn mark_pod_published(pod: &Entry<PodRecord>) {
-        pod.samples().told.advance_to(pod_reached(pod.get().state));
+        pod.samples().reported.advance_to(pod_reached(pod.get().state));
     }
 
     /// Returns all containers of a pod, as in ContainerStatus.

@@ -60,7 +60,7 @@ impl From<bridge::AttachError> for NetworkError {
     }
 }
 
-/// How often plugins are told what is still in use.
+/// How often plugins are reported what is still in use.
 const GC_EVERY: Duration = Duration::from_secs(3600);
 
 /// All that pods can be connected by.
@@ -301,7 +301,7 @@ fn cni_settings(CniConfig { conf_dir, bin_dirs, timeout, template }: CniConfig, 
     cni::Settings { conf_dir, bin_dirs, cache_dir: cache.to_owned(), timeout, template }
 }
 
-/// What a network is told of a pod. `netns` is none with the host's network.
+/// What a network is reported of a pod. `netns` is none with the host's network.
 pub(crate) fn pod(id: &PodId, spec: &PodSpec, cgroup: &str, netns: Option<&Path>) -> net::Pod {
     let model::PodMeta { name, uid, namespace, attempt: _ } = spec.meta.clone();
     net::Pod {

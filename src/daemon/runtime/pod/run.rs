@@ -156,7 +156,7 @@ impl Runtime {
         let creating = self.create_sandbox(&client, id, &spec, &hostname, selinux.as_ref(), shm_size);
         let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
         failpoint::at("run_pod.sandbox")?;
-        // Taken back by `cleanup_pod`, which looks for it in every network.
+        // Removed by `cleanup_pod`, which disconnects the pod from all networks.
         let pod = network::pod(id, &spec, cgroup.path.as_str(), sandbox.network.as_deref());
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         if connection != NetworkKind::None {
@@ -249,7 +249,7 @@ impl Runtime {
             return Err(RunPodError::Privileged(spec.handler.clone()));
         }
         sysctl::check(spec)?;
-        // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
+        // The pod runs no program, so its profiles and its user are only stored.
         if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
             return Err(RunPodError::NoApparmor);
         }

@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
     Write,
     /// The kernel holds another value than was written, or does not say; all was taken back.
     NotKept,
-    /// systemd could not be told, and all was taken back.
+    /// systemd could not be reported, and all was taken back.
     NotTold,
     /// A process could not get its OOM score, and all was taken back.
     OomScore,
@@ -99,7 +99,7 @@ impl Outcome {
 pub(crate) struct ResizeOutcomes {
     outcomes: [AtomicU64; Outcome::ALL.len()],
     drifted: AtomicU64,
-    /// What is known to differ, by the id of whom it belongs to: it is told once.
+    /// What is known to differ, by the id of whom it belongs to: it is reported once.
     drifting: Mutex<HashMap<String, Vec<Drift>>>,
 }
 
@@ -126,7 +126,7 @@ impl ResizeOutcomes {
         self.drifting.lock().len()
     }
 
-    /// Takes note of what was found for `id`: each new find is counted and told once.
+    /// Takes note of what was found for `id`: each new find is counted and reported once.
     pub(crate) fn found(&self, id: &str, drift: &[Drift]) {
         let mut drifting = self.drifting.lock();
         let known = drifting.get(id);

@@ -69,7 +69,7 @@ fn the_first_answer_has_the_size_already() {
 }
 
 #[test]
-fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
+fn known_values_are_returned_at_once_and_rarely_measured() {
     let layers = Layers::new();
     let container = layers.container(1, 1);
     layers.request(std::slice::from_ref(&container), PATIENCE);
@@ -80,7 +80,7 @@ fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
 }
 
 #[test]
-fn nobody_waits_longer_than_they_want() {
+fn a_caller_waits_no_longer_than_its_timeout() {
     let layers = Layers::new();
     let container = layers.container(1, 1);
     // Holds the flag of the thread, so that nothing is measured.
@@ -95,7 +95,7 @@ fn nobody_waits_longer_than_they_want() {
 }
 
 #[test]
-fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
+fn removed_layers_and_layers_without_entries_are_skipped() {
     let layers = Layers::new();
     let (gone, dropped) = (layers.container(1, 1), layers.container(2, 1));
     fs::remove_dir_all(layers.layer(&gone.get())).unwrap();
@@ -111,7 +111,7 @@ fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
 }
 
 #[test]
-fn a_large_layer_holds_up_no_other() {
+fn a_large_layer_delays_no_other() {
     let layers = Layers::new();
     let (large, small) = (layers.container(1, 30_000), layers.container(2, 5));
     // Two large ones, so that one waits for the other.

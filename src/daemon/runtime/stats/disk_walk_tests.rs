@@ -128,7 +128,7 @@ fn a_tree_of_any_depth_is_counted_with_few_descriptors_and_little_stack() {
 }
 
 #[test]
-fn what_is_too_deep_is_left_out_and_that_is_told() {
+fn entries_that_are_too_deep_are_left_out_and_reported() {
     let place = place();
     nest(&place.path().join("upper"), 20);
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
@@ -139,7 +139,7 @@ fn what_is_too_deep_is_left_out_and_that_is_told() {
 }
 
 #[test]
-fn a_directory_moved_meanwhile_leads_nowhere_else() {
+fn a_directory_moved_meanwhile_does_not_lead_outside() {
     let place = place();
     let upper = place.path().join("upper");
     fs::create_dir(place.path().join("outside")).unwrap();
@@ -164,7 +164,7 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
 }
 
 #[test]
-fn what_vanishes_meanwhile_is_no_failure() {
+fn entries_that_vanish_are_not_failures() {
     let place = place();
     let upper = place.path().join("upper");
     for n in 0..200 {

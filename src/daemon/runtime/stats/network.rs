@@ -119,14 +119,14 @@ Inter-|   Receive                                                |  Transmit
     const IFB: &str = "  ifb0:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n";
     const ETH: &str = "  eth0: 240612071    8922    3    1    0     0          0         0   490128    6150    4    2    0     0       0          0\n";
 
-    fn told(lines: &[&str]) -> Option<NetworkUsage> {
+    fn reported(lines: &[&str]) -> Option<NetworkUsage> {
         let list = interfaces(format!("{TITLES}{}", lines.concat()).as_bytes(), OTHERS).unwrap();
         usage(SystemTime::UNIX_EPOCH, list, OTHERS)
     }
 
     #[test]
     fn the_default_interface_stands_apart_from_the_others() {
-        let network = told(&[LO, IFB, ETH]).unwrap();
+        let network = reported(&[LO, IFB, ETH]).unwrap();
         let eth = InterfaceUsage {
             name: "eth0".into(),
             rx_bytes: 240_612_071,
@@ -140,11 +140,11 @@ Inter-|   Receive                                                |  Transmit
         };
         assert_eq!(network.default, eth);
         assert_eq!(network.others.iter().map(|other| other.name.as_str()).collect::<Vec<_>>(), ["ifb0"]);
-        assert_eq!(told(&[LO, IFB]).unwrap().default.name, "ifb0", "without eth0, the first");
+        assert_eq!(reported(&[LO, IFB]).unwrap().default.name, "ifb0", "without eth0, the first");
     }
 
     #[test]
-    fn names_that_are_no_text_are_escaped_and_stay_different() {
+    fn names_that_are_not_text_are_escaped_and_stay_unique() {
         let line = |name: &[u8]| [b"  ", name, b": 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n"].concat();
         let names = [&b"\xff0"[..], b"\xfe0", b"\\xff0", b"a\x01", "ü".as_bytes()];
         let list = names.iter().flat_map(|name| line(name)).chain(ETH.bytes()).collect::<Vec<_>>();
@@ -153,16 +153,16 @@ Inter-|   Receive                                                |  Transmit
     }
 
     #[test]
-    fn of_ten_thousand_interfaces_the_default_one_and_few_others_are_told() {
+    fn of_ten_thousand_interfaces_the_default_one_and_few_others_are_reported() {
         let line = |number: usize| format!("  v{number}: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n");
         let many: String = (0..10_000).map(line).collect();
         for lines in [[ETH, &many], [&many, ETH]] {
-            let network = told(&lines).unwrap();
+            let network = reported(&lines).unwrap();
             assert_eq!((network.default.name.as_str(), network.others.len()), ("eth0", OTHERS));
             assert_eq!(network.others[0].name, "v0");
         }
         assert_eq!(
-            told(&[&many]).map(|network| (network.default.name, network.others.len())),
+            reported(&[&many]).map(|network| (network.default.name, network.others.len())),
             Some(("v0".into(), OTHERS))
         );
         // Reading stops after the reported interfaces.
@@ -175,23 +175,23 @@ Inter-|   Receive                                                |  Transmit
     }
 
     #[test]
-    fn no_name_is_told_twice() {
-        let network = told(&[ETH, IFB, ETH, IFB]).unwrap();
+    fn no_name_is_reported_twice() {
+        let network = reported(&[ETH, IFB, ETH, IFB]).unwrap();
         assert_eq!(network.others.len(), 1);
     }
 
     #[test]
-    fn loopback_alone_is_no_network() {
-        assert_eq!(told(&[LO]), None);
-        assert_eq!(told(&[]), None);
+    fn loopback_alone_gives_no_usage() {
+        assert_eq!(reported(&[LO]), None);
+        assert_eq!(reported(&[]), None);
     }
 
     #[test]
-    fn lines_of_another_form_are_passed_over() {
+    fn lines_of_another_form_are_skipped() {
         let short = "  eth1: 1 2 3\n";
         let words = "  eth2: many 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
         let longer = "eth3:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17\n";
-        let network = told(&[short, words, longer, "\n", "nonsense"]).unwrap();
+        let network = reported(&[short, words, longer, "\n", "nonsense"]).unwrap();
         assert_eq!((network.default.name.as_str(), network.default.rx_bytes, network.others.len()), ("eth3", 1, 0));
         assert_eq!((network.default.rx_errors, network.default.tx_bytes, network.default.tx_errors), (3, 9, 11));
     }

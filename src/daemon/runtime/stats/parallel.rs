@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_left_out_of_the_whole() {
+    fn skipped_items_are_missing_from_the_result() {
         let items: Vec<usize> = (0..200).collect();
         let odd = read(&items, |part| part.iter().copied().filter(|item| item % 2 == 1).collect());
         assert_eq!(odd.len(), 100);

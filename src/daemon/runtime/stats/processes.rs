@@ -39,10 +39,10 @@ impl Open {
     /// Adds the directory `fd` of a process; an exited process has none.
     fn add(&mut self, fd: &Path) {
         // Since Linux 6.2 the size is the number of open files; before, it is 0.
-        let told = fs::metadata(fd).map_or(0, |meta| meta.len());
-        if told > self.left {
+        let reported = fs::metadata(fd).map_or(0, |meta| meta.len());
+        if reported > self.left {
             self.sockets = None;
-            self.descriptors = self.descriptors.map(|sum| sum + told);
+            self.descriptors = self.descriptors.map(|sum| sum + reported);
             return;
         }
         let Ok(entries) = fs::read_dir(fd) else { return };
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_this_very_process_has_open_is_counted() {
+    fn open_files_of_this_process_are_counted() {
         let me = NonZeroU32::new(std::process::id()).unwrap();
         let before = count(&[me], Some(me));
         let pairs: Vec<_> = (0..50).map(|_| UnixStream::pair().unwrap()).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_has_nothing_open() {
+    fn an_exited_process_has_no_open_files() {
         let gone = NonZeroU32::new(u32::MAX).unwrap();
         let counted = count(&[gone], Some(gone));
         let none = ProcessCounters { processes: Some(1), descriptors: Some(0), sockets: Some(0), open_files_max: None };
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_with_more_than_is_looked_at_is_not_guessed_at() {
+    fn a_directory_above_the_limit_is_not_estimated() {
         let dir = tempfile::tempdir().unwrap();
         for name in 0..8 {
             std::os::unix::fs::symlink("socket:[1]", dir.path().join(name.to_string())).unwrap();
@@ -107,13 +107,13 @@ mod tests {
         let open = |left| {
             let mut open = Open { descriptors: Some(0), sockets: Some(0), left };
             // The size of a directory on a disk is not the number of its entries.
-            let told = fs::metadata(dir.path()).unwrap().len();
+            let reported = fs::metadata(dir.path()).unwrap().len();
             open.add(dir.path());
-            (open.descriptors, open.sockets, told)
+            (open.descriptors, open.sockets, reported)
         };
         assert_eq!((open(LOOKED_AT).0, open(LOOKED_AT).1), (Some(8), Some(8)));
-        let (descriptors, sockets, told) = open(3);
-        let said = if told > 3 { Some(told) } else { None };
+        let (descriptors, sockets, reported) = open(3);
+        let said = if reported > 3 { Some(reported) } else { None };
         assert_eq!((descriptors, sockets), (said, None));
     }
 
