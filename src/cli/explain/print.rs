@@ -108,7 +108,7 @@ fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, color: 
     if files.is_empty() && more.is_none() {
         return Ok(());
     }
-    let head = ["", "ASKED", "APPLIED", "ACTUAL", "FILE"].map(str::to_owned);
+    let head = ["", "REQUESTED", "APPLIED", "ACTUAL", "FILE"].map(str::to_owned);
     let cells = |row: &Row| {
         let value = |text: &Option<String>| dash(text.as_deref().map(|text| readable(&row.file, text)));
         [row.what.to_owned(), dash(row.asked.clone()), dash(row.applied.clone()), value(&row.actual), row.file.clone()]
