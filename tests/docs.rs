@@ -1,6 +1,6 @@
 //! The documentation against the code: links, paths, test names, promises.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -360,4 +360,42 @@ fn the_page_of_commands_has_every_command_and_option() {
             assert!(known, "docs/cli.md lacks {option} of crisp {command:?}");
         }
     }
+}
+
+#[test]
+fn every_document_is_in_an_index() {
+    for (index, dir) in [("docs/README.md", "docs"), ("docs/decisions/README.md", "docs/decisions")] {
+        let text = read(index);
+        let pages = files(dir, "md").into_iter().filter(|page| Path::new(page).parent() == Some(Path::new(dir)));
+        for page in pages.filter(|page| page != index) {
+            let name = page.trim_start_matches(dir).trim_start_matches('/');
+            assert!(text.contains(&format!("({name})")), "{index} does not list {name}");
+        }
+    }
+}
+
+#[test]
+fn the_graph_of_crates_has_only_existing_dependencies() {
+    let page = read("ARCHITECTURE.md");
+    let (_, graph) = page.split_once("flowchart TD\n").unwrap();
+    let (graph, _) = graph.split_once("```").unwrap();
+    let crates: BTreeMap<_, _> = files("src", "toml")
+        .into_iter()
+        .map(|manifest| read(&manifest))
+        .map(|text| (text.split('"').nth(1).unwrap().to_owned(), text))
+        .collect();
+    let name = |node: &str| node.trim().split('(').next().unwrap().to_owned();
+    let mut edges = 0;
+    for line in graph.lines() {
+        let groups: Vec<Vec<String>> = line.split("-->").map(|group| group.split('&').map(name).collect()).collect();
+        for pair in groups.windows(2) {
+            for (from, to) in pair[0].iter().flat_map(|from| pair[1].iter().map(move |to| (from, to))) {
+                let manifest = &crates[from];
+                let found = [format!("\n{to}."), format!("\n{to} =")].iter().any(|line| manifest.contains(line));
+                assert!(found, "{from} does not depend on {to}");
+                edges += 1;
+            }
+        }
+    }
+    assert!(edges > 20, "{edges}");
 }
