@@ -37,7 +37,7 @@ fn files(dir: &str, extension: &str) -> Vec<String> {
 fn pages() -> Vec<String> {
     let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
     let top = top.into_iter().filter(|path| root().join(path).exists()).map(str::to_owned);
-    top.chain(files("docs", "md")).collect()
+    top.chain(["docs", "examples", "proto"].into_iter().flat_map(|dir| files(dir, "md"))).collect()
 }
 
 /// Returns the text between backticks in one line.
