@@ -4,8 +4,8 @@
 //! reads the kernel's state: whether something is gone is read from the kernel, never from crisp. A daemon must leave
 //! nothing behind when its test ends, so every test checks that too.
 //!
-//! `CRISP_BIN_DIR` is the directory with `crisp`, `crisp-shim` and `dra-driver`, built with failpoints. `CRISP_TEST_SLOW`
-//! multiplies every deadline and shortens tests that only run long.
+//! `CRISP_BIN_DIR` is the directory with `crisp`, `crisp-shim` and `dra-driver`, built with failpoints.
+//! `CRISP_TEST_SLOW` multiplies every deadline and reduces the rounds of repeated tests.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -26,7 +26,7 @@ fn memory_file() -> &'static str {
 }
 
 #[test]
-fn asked_applied_and_actual_are_shown_with_their_file() {
+fn requested_applied_and_actual_limits_are_shown_with_their_file() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));

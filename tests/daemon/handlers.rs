@@ -168,7 +168,7 @@ fn a_pod_with_a_removed_handler_keeps_running_without_new_containers() {
     let client = daemon.client();
     assert_eq!(client.pod_status(&pod.id).runtime_handler, "strict");
     assert_eq!(client.pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
-    assert_eq!(client.exec_script(&id, "ulimit -Sn"), "77\n", "what runs is as it was");
+    assert_eq!(client.exec_script(&id, "ulimit -Sn"), "77\n", "a running container keeps its limits");
     let refusal = client.try_create(&pod, container("second", &["true"])).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     assert!(refusal.message().contains("\"strict\""), "{refusal:?}");

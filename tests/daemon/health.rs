@@ -52,7 +52,7 @@ fn a_daemon_reports_serving_until_it_shuts_down() {
     });
     let reported: Vec<_> = reported.iter().map(HealthCheckResponse::status).collect();
     assert_eq!(reported, [ServingStatus::Serving, ServingStatus::NotServing]);
-    assert!(daemon.wait_ended().success(), "who watches does not keep it from ending");
+    assert!(daemon.wait_ended().success(), "a watching client does not delay the shutdown");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn systemd_is_notified_of_start_liveness_and_stop() {
     let mut process = command.spawn().unwrap();
     let heard = || {
         let mut buffer = [0; 256];
-        let count = manager.recv(&mut buffer).expect("the daemon says something");
+        let count = manager.recv(&mut buffer).expect("the daemon sends a notification");
         String::from_utf8(buffer[..count].to_vec()).unwrap().trim().to_owned()
     };
     let mut words = Vec::new();

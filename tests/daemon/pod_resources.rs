@@ -102,7 +102,7 @@ fn declared_resources_are_shown_and_passed_to_hooks_also_after_a_restart() {
         assert_eq!(shown["resources"]["limits"], json!({"memory": "1Gi"}));
         let container = container_info(&daemon, &id);
         let stated = json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "1000m", "memory": "67108864"}});
-        assert_eq!(container["config"]["kubernetes_resources"], stated, "as the container says it");
+        assert_eq!(container["config"]["kubernetes_resources"], stated, "as in the container's configuration");
         assert_eq!(reported(&container, "io.crisp.container-resources"), stated);
         let pod_reported = reported(&container, "io.crisp.pod-resources");
         assert_eq!(pod_reported["containers"][0], json!({"name": "init", "type": "INIT_CONTAINER"}));
@@ -129,7 +129,7 @@ fn a_clients_annotation_cannot_replace_the_declared_resources() {
     let container = container_info(&daemon, &id);
     let annotations = container["runtimeSpec"]["annotations"].as_object().unwrap();
     assert_eq!(annotations.keys().collect::<Vec<_>>(), ["tests.example/mine"]);
-    assert_eq!(daemon.client().status(&id).annotations.len(), 3, "status gives back what was asked");
+    assert_eq!(daemon.client().status(&id).annotations.len(), 3, "status has the requested annotations");
     let config = v1::ContainerConfig { annotations: forged("main").annotations, ..main_container() };
     let id = daemon.client().try_create(&announced, config).unwrap();
     let container = container_info(&daemon, &id);
@@ -176,7 +176,7 @@ fn a_container_that_differs_is_created_with_a_warning() {
         assert!(log.contains(text), "{text}: {log}");
     }
     let shown = &container_info(&daemon, &id)["config"]["kubernetes_resources"]["limits"];
-    assert_eq!(*shown, json!({"memory": "65Mi"}), "what it says itself");
+    assert_eq!(*shown, json!({"memory": "65Mi"}), "the values in its own configuration");
 }
 
 #[test]

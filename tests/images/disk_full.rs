@@ -26,7 +26,7 @@ fn on_small_disk(options: &str) -> TestEnv {
 
 /// Checks that images that do not fit are refused with a clear error, and that the store and
 /// containers still work.
-fn what_does_not_fit_is_refused(options: &str, too_much: &[Layer]) {
+fn layers_larger_than_the_disk_are_rejected(options: &str, too_much: &[Layer]) {
     let registry = Registry::start();
     registry.push(&Archive::new("x").on_top(Layer::noise("noise", 1 << 20, 15)), "small", "1");
     let daemon = Daemon::on(on_small_disk(options));
@@ -55,11 +55,11 @@ fn an_image_too_large_for_the_disk_is_refused_and_the_store_stays_usable() {
     // A large blob, and one that becomes large when decompressed.
     let large = Layer::new(|tar| tar.file("large", 0o644, &b"large ".repeat(5 << 20)));
     let bomb = Layer::new(|tar| (0..100).for_each(|number| tar.file(&format!("{number}"), 0o644, &vec![0; 2 << 20])));
-    what_does_not_fit_is_refused("size=24m", &[large, bomb]);
+    layers_larger_than_the_disk_are_rejected("size=24m", &[large, bomb]);
 }
 
 #[test]
 fn an_image_with_too_many_files_for_the_disk_is_refused_and_the_store_stays_usable() {
     let many = Layer::new(|tar| (0..2000).for_each(|number| tar.file(&format!("{number}"), 0o644, b"x")));
-    what_does_not_fit_is_refused("size=24m,nr_inodes=1000", &[many]);
+    layers_larger_than_the_disk_are_rejected("size=24m,nr_inodes=1000", &[many]);
 }

@@ -42,7 +42,7 @@ impl Tasks {
     }
 }
 
-/// Forks until it cannot; what it started ignores the signal that asks it to end.
+/// Forks until fork(2) fails; the children ignore SIGTERM.
 const BOMB: &str = "trap '' TERM; (while :; do sleep 100000 & done) 2> /dev/null; echo full; exec sleep 100000";
 
 #[test]

@@ -51,7 +51,7 @@ fn labelled(daemon: &Daemon, name: &str) -> v1::PodSandboxConfig {
     config
 }
 
-/// Everything but looking, stopping and removing is refused, and the refusal says why in `words`.
+/// Every request except status, list, stop and remove is rejected, with `words` as the reason.
 fn assert_refused(daemon: &Daemon, pod: &Pod, id: &str, words: &[&str]) {
     let client = daemon.client();
     let forward = v1::PortForwardRequest { pod_sandbox_id: pod.id.clone(), port: vec![80] };
@@ -102,7 +102,7 @@ fn a_pod_of_a_later_release_is_listed_keeps_what_it_has_and_can_be_ended() {
     let written = records.each_ref().map(|record| fs::read(record).unwrap());
     daemon.revive();
     let client = daemon.client();
-    // It is there, and says who it is.
+    // It is listed, with its metadata.
     let listed = client.pods();
     assert_eq!(listed.len(), 1);
     assert_eq!((&listed[0].id, listed[0].state()), (&pod.id, PodSandboxState::SandboxNotready));
@@ -119,7 +119,7 @@ fn a_pod_of_a_later_release_is_listed_keeps_what_it_has_and_can_be_ended() {
     // Nothing of it was touched.
     assert_eq!((daemon.pids(&id), daemon.shims(), daemon.env.links()), (pids.clone(), shims, links));
     assert_refused(&daemon, &pod, &id, &["version 3", "version 2"]);
-    // What it has is given to none else.
+    // Its name and address are not given to another pod.
     let refusal = client.try_run_pod(config.clone()).unwrap_err();
     assert_eq!(refusal.code(), Code::AlreadyExists, "{refusal:?}");
     let other = daemon.run_pod("other");
@@ -188,7 +188,7 @@ fn a_damaged_record_is_like_one_of_another_release() {
         assert_eq!(client.status(&id).state(), ContainerState::ContainerRunning, "{number}");
         assert_eq!(daemon.pids(&id), pids);
         assert_refused(&daemon, &pod, &id, &["is damaged"]);
-        // One with a record of its own is no better off in such a pod.
+        // A container with an intact record has the same limits in such a pod.
         assert_refused(&daemon, &pod, &whole, &["pod.json is damaged"]);
         client.remove_pod(&pod.id).unwrap();
         assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)));
@@ -247,7 +247,7 @@ fn with_record_and_intent_lost_a_pod_is_listed_by_its_id_and_can_be_removed() {
     assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)));
     client.remove_pod(&pod.id).unwrap();
     assert!(!pod_dir.exists() && client.pods().is_empty() && client.containers().is_empty());
-    // Its cgroups and its namespaces are gone as well, which the end of the test looks at.
+    // Its cgroups and its namespaces no longer exist either; the end of the test checks that.
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn layers_of_a_container_stay_while_it_is_not_known_which_they_are() {
 }
 
 #[test]
-fn what_has_a_directory_is_not_said_to_be_gone() {
+fn a_pod_with_a_directory_is_not_reported_as_not_found() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -53,7 +53,7 @@ fn a_new_daemon_knows_what_the_last_one_knew() {
 }
 
 #[test]
-fn a_container_prints_on_while_nobody_serves() {
+fn a_container_continues_to_print_while_no_daemon_runs() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let script = "i=0; while [ $i -lt 300 ]; do i=$((i+1)); echo $i; sleep 0.01; done";
@@ -71,7 +71,7 @@ fn a_container_prints_on_while_nobody_serves() {
 }
 
 #[test]
-fn an_exit_that_nobody_saw_has_its_code_and_its_time() {
+fn an_exit_without_a_daemon_has_its_code_and_its_time() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run(&pod, "main", &["sh", "-c", "echo up; sleep 0.5; echo bye; exit 17"]);
@@ -125,7 +125,7 @@ fn a_daemon_killed_again_and_again_loses_nothing() {
     assert_eq!(daemon.client().status(&id), before);
     let shims = daemon.shims();
     assert_eq!(shims.len(), 1);
-    // The shim lets go of the connections of the dead.
+    // The shim closes the connections of killed daemons.
     wait_for("dead connections to be closed", seconds(5), || (kernel_state::holding(shims[0]).fds < 30).then_some(()));
 }
 
@@ -181,7 +181,7 @@ fn a_shim_that_dies_takes_its_pod_with_it() {
 }
 
 #[test]
-fn a_shim_that_died_while_nobody_served_is_noticed() {
+fn a_shim_that_died_while_no_daemon_ran_is_noticed() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod));
@@ -219,7 +219,7 @@ fn after_a_reboot_nothing_is_left_of_the_containers() {
     client.run_idle(&pod, "running");
     let layers = daemon.env.root().join("containers");
     assert_eq!(fs::read_dir(&layers).unwrap().count(), 2);
-    // What a reboot takes away: all processes, mounts, cgroups, and what is on a tmpfs.
+    // A reboot removes all processes, mounts, cgroups and files on a tmpfs.
     daemon.kill9();
     daemon.env.power_off();
     daemon.revive();
@@ -241,7 +241,7 @@ fn a_record_cut_short_does_not_keep_the_rest_from_being_served() {
     daemon.revive();
     let client = daemon.client();
     assert_eq!(client.status(&id).state(), ContainerState::ContainerRunning);
-    assert!(daemon.env.read_log().contains("pod.json"), "the log tells of it");
+    assert!(daemon.env.read_log().contains("pod.json"), "the log names the file");
     // Put right again, it is as it was.
     daemon.kill9();
     fs::write(&file, &text).unwrap();

@@ -21,7 +21,7 @@ fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
-    // It says so where it cannot, and goes on.
+    // It logs a failure, and continues.
     let said = fs::read_to_string(daemon.env.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
     assert!(!said.contains("among all mounts"), "{said}");
 }
@@ -54,7 +54,7 @@ fn a_pod_whose_shim_stands_still_is_removed() {
     let shim = shim_of(&daemon, &pod.id);
     kill(shim, Signal::STOP);
     let begin = Instant::now();
-    // It ends long before that, and the kernel says so.
+    // It exits long before that, as the kernel reports.
     daemon.client().stop(&id, 40).unwrap();
     assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerExited);
     daemon.client().remove(&id).unwrap();
@@ -90,7 +90,7 @@ fn a_shim_that_stood_still_while_its_container_was_removed_goes_on_with_its_pod(
     kill(shim, Signal::CONT);
     assert_eq!(daemon.client().exec_script(&other, "echo alive"), "alive\n");
     daemon.client().stop(&other, 0).unwrap();
-    assert_eq!(daemon.client().status(&other).exit_code, 137, "its end is heard of again");
+    assert_eq!(daemon.client().status(&other).exit_code, 137, "its exit is reported again");
     let again = daemon.client().run_idle(&pod, "main");
     assert_eq!(daemon.client().exec_script(&again, "echo alive"), "alive\n");
 }

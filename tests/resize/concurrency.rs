@@ -28,7 +28,7 @@ fn resize(client: &Client, id: &str, number: usize, rounds: usize) -> Limits {
     last
 }
 
-/// Asks for lists and states until `done`; the longest that an answer took.
+/// Requests lists and states until `done`; returns the longest time of a response.
 fn look_on(client: &Client, ids: &[String], done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !done.load(Ordering::Relaxed) {
@@ -47,7 +47,7 @@ fn look_on(client: &Client, ids: &[String], done: &AtomicBool) -> Duration {
 }
 
 #[test]
-fn containers_that_are_all_resized_at_once_end_as_last_asked_while_others_look_on() {
+fn containers_resized_at_once_have_the_last_requested_limits_while_others_read() {
     let target = Target::get();
     let (count, rounds) = (times(12, 4), times(25, 5));
     let pods: Vec<_> = (0..count / 2).map(|number| target.run_pod(&format!("pod-{number}"))).collect();
@@ -81,7 +81,7 @@ fn containers_that_are_all_resized_at_once_end_as_last_asked_while_others_look_o
 }
 
 #[test]
-fn two_callers_of_one_container_end_in_what_one_of_them_asked() {
+fn two_concurrent_resizes_of_one_container_end_with_the_limits_of_one_of_them() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let (small, large) = (Shape::burstable((200, 800), (64, 96)), Shape::burstable((700, 1400), (64, 192)));
@@ -115,7 +115,7 @@ fn a_container_can_be_stopped_while_it_is_resized() {
         threads.spawn(|| {
             let client = target.connect();
             for round in (0..100).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
-                // Whether it is granted depends on who is first.
+                // Whether it is granted depends on the order of the requests.
                 update(&client, &container.id, shape(0, round).resources()).ok();
             }
         });

@@ -9,7 +9,7 @@ use crate::support::client::{Asked, Client, Pod};
 use crate::support::harness::{seconds, wait_for};
 use crate::support::kernel_state;
 
-/// One container, with all that was ever asked for it.
+/// One container, with everything that was requested for it.
 #[derive(Debug)]
 pub(super) struct Container<'t> {
     target: &'t Target,
@@ -20,7 +20,7 @@ pub(super) struct Container<'t> {
     life: Option<Life>,
 }
 
-/// What a restart would change.
+/// The values that a restart would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Life {
     first_process: Option<(i32, u64)>,
@@ -73,12 +73,12 @@ impl<'t> Container<'t> {
         self.target.client()
     }
 
-    /// What must be in force.
+    /// The limits that must be active.
     pub(super) fn asked(&self) -> &Limits {
         &self.asked
     }
 
-    /// UpdateContainerResources, whatever comes of it; what is asked is in force if it is granted.
+    /// Sends UpdateContainerResources; if it succeeds, the requested limits must be active.
     pub(super) fn try_update(&mut self, patch: v1::LinuxContainerResources) -> Asked<()> {
         let after = self.asked.after(&patch);
         update(self.client(), &self.id, patch)?;
@@ -117,12 +117,12 @@ impl<'t> Container<'t> {
         refusal
     }
 
-    /// Takes for asked what another caller asked for.
+    /// Adds the request of another caller to the requested limits.
     pub(super) fn expect(&mut self, asked: Limits) {
         self.asked = asked;
     }
 
-    /// Compares all views with what was asked, the status first.
+    /// Compares all views with the requested limits, the status first.
     pub(super) fn check(&self) {
         self.blame(self.differences());
     }
@@ -149,7 +149,7 @@ impl<'t> Container<'t> {
     }
 
     fn blame(&self, lines: Vec<String>) {
-        assert!(lines.is_empty(), "{} is not as asked, {:?}:\n  {}", self.name, self.asked, lines.join("\n  "));
+        assert!(lines.is_empty(), "{} differs from the request {:?}:\n  {}", self.name, self.asked, lines.join("\n  "));
     }
 
     fn life(&self) -> Life {

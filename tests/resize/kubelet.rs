@@ -1,7 +1,7 @@
 //! A pod, resized in the order and with the calls of the kubelet.
 //!
 //! Memory first, then CPU, and each of them so: the pod's cgroup grows, containers shrink, containers grow, the pod's cgroup
-//! shrinks. The kubelet writes the pod's cgroup itself, and tells the runtime before every write. Each call of a container
+//! shrinks. The kubelet writes the pod's cgroup itself, and notifies the runtime before every write. Each call of a container
 //! names all of its resources: the one for memory the CPU of before.
 
 use std::fs;
@@ -38,7 +38,7 @@ impl<'t> KubeletPod<'t> {
         new
     }
 
-    /// Brings every container to its new shape. Whoever is changed is looked at after every call, all of them at the end.
+    /// Resizes every container to its new shape. A changed container is checked after each call, all containers at the end.
     pub(super) fn resize(&mut self, to: &[Shape]) {
         assert_eq!(to.len(), self.shapes.len());
         let from = self.shapes.clone();
@@ -142,7 +142,7 @@ impl<'t> KubeletPod<'t> {
     }
 }
 
-/// What the pod as a whole has: no limit where one container has none.
+/// The limit of the pod: none if one container has none.
 fn total(shapes: &[Shape], part: Part) -> Span {
     let spans: Vec<Span> = shapes.iter().map(part).collect();
     let limited = spans.iter().all(|span| span.limit > 0);

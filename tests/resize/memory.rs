@@ -33,12 +33,12 @@ fn a_limit_below_what_is_held_kills_nothing_and_a_refusal_changes_nothing() {
     // More CPU goes along, which must not come without the rest.
     let answer = container.try_update(Shape::guaranteed(1500, 64).resources());
     assert_eq!(views::oom_kills(&container.cgroup), 0, "killed for want of memory, after {answer:?}");
-    assert_eq!(container.process("dd"), Some(holder), "who held the memory is gone, after {answer:?}");
+    assert_eq!(container.process("dd"), Some(holder), "the process that held the memory exited after {answer:?}");
     container.check();
 }
 
 #[test]
-fn a_limit_below_what_is_held_can_be_asked_for_again_and_again() {
+fn a_limit_below_usage_can_be_requested_repeatedly() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = with_held(&target, &pod);
@@ -68,7 +68,7 @@ fn a_limit_above_what_is_held_is_granted() {
 fn cached(target: &Target) -> (v1::Mount, &'static str) {
     let is_in_memory = rustix::fs::statfs(target.home()).unwrap().f_type == 0x0102_1994;
     if is_in_memory {
-        // Files there are memory themselves. Beside this program lies much that nobody has read yet.
+        // Files there are memory themselves. Many files beside this program are not in the page cache yet.
         let programs = std::env::current_exe().unwrap();
         let host_path = programs.parent().unwrap().display().to_string();
         let mount = v1::Mount { container_path: "/files".into(), host_path, readonly: true, ..Default::default() };
@@ -91,7 +91,7 @@ fn page_cache_gives_way_to_a_lower_limit_and_is_not_in_the_way_of_a_higher_one()
     config.mounts.push(mount);
     let resources = Shape::guaranteed(1000, 256).resources();
     let mut container = Container::run_config(&target, &pod, config, resources);
-    // Again where somebody else made the kernel forget what was read.
+    // The same after the page cache was dropped by another process.
     wait_for("the files to be in the page cache", seconds(30), || {
         target.client().exec_script(&container.id, script);
         (views::usage(&container.cgroup) > 100 * MIB).then_some(())

@@ -2,7 +2,7 @@
 //!
 //! Every test here speaks to a [`target::Target`]: crisp, started for the test, or any other CRI runtime whose socket
 //! `CRISP_RESIZE_SOCKET` names (`hack/dev resize`). They hold a runtime to CRI's own words, KEP-1287 and what the kubelet
-//! does, and to nothing that only crisp promises. After each change three views are compared with what was asked: the
+//! does, and to nothing that only crisp promises. After each change three views are compared with the request: the
 //! first ContainerStatus, the kernel's files, and the same files as seen from inside the container; and the container must
 //! be the one that was started, with nothing in it killed.
 //!

@@ -76,7 +76,7 @@ fn a_change_of_limits_keeps_the_cpuset() {
 }
 
 #[test]
-fn a_quota_of_minus_one_is_no_limit_and_stays_until_there_is_one() {
+fn a_quota_of_minus_one_is_unlimited_until_a_limit_is_set() {
     with_container(|mut container| {
         container.update(patch(|p| p.cpu_quota = -1));
         // Not named, so still unlimited.
@@ -146,7 +146,7 @@ fn files_of_cgroup_v2_are_written_as_named_and_kept_as_not_named() {
             patch(|p| p.unified = pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect())
         };
         if !kernel_state::is_v2() {
-            // There are none. The kubelet sends none, and whatever a runtime says to them, nothing changes.
+            // There are none. The kubelet sends none, and nothing changes whether a runtime accepts them or not.
             container.try_update(unified(&[("memory.high", "1048576")])).ok();
             return container.check();
         }

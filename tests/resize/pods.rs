@@ -1,4 +1,4 @@
-//! UpdatePodSandboxResources: told, never taken for a request to write a cgroup that is the caller's.
+//! UpdatePodSandboxResources: recorded, never applied to a cgroup that the caller created.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::target::{Target, is_unimplemented, update_pod};
 use crate::support::client::Pod;
 use crate::support::kernel_state;
 
-/// What the kubelet writes in the cgroup of a pod: path and text.
+/// The kubelet's write to a cgroup of a pod: path and text.
 fn own_files(pod: &Pod) -> BTreeMap<String, String> {
     let cgroup = &pod.config.linux.as_ref().unwrap().cgroup_parent;
     let files: &[&str] = match kernel_state::is_v2() {
@@ -47,7 +47,7 @@ fn the_pods_cgroup_is_the_callers_and_stays_as_it_is() {
         resources(50_000, 1024, 9_223_372_036_854_771_712),
         resources(100_000, 512, 256 << 20),
     ] {
-        // Told again where the kubelet's own write failed, and with the old values where it takes one back.
+        // Sent again after the kubelet's own write failed, and with the old values when the kubelet reverts a write.
         let known = update_pod(target.client(), &pod.id, asked.clone());
         assert_eq!(update_pod(target.client(), &pod.id, asked), known, "the same answer to the same request");
         assert_eq!(own_files(&pod), before);
@@ -58,7 +58,7 @@ fn the_pods_cgroup_is_the_callers_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_the_kubelet_sends_beside_the_sizes_is_taken() {
+fn additional_fields_of_the_kubelets_request_are_accepted() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));

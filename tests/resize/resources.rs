@@ -47,7 +47,7 @@ impl Shape {
         Self { cpu, memory: Span { request: memory.0 << 20, limit: memory.1 << 20 } }
     }
 
-    /// What the kubelet sends for it, at the creation and in every resize.
+    /// The kubelet's request for it, at the creation and in every resize.
     pub(super) fn resources(&self) -> v1::LinuxContainerResources {
         let cpu = self.cpu;
         v1::LinuxContainerResources {
@@ -135,7 +135,7 @@ pub(super) fn no_huge_pages() -> Vec<v1::HugepageLimit> {
     limits
 }
 
-/// What must be in force: everything that was ever asked for. 0 and "" were never asked for.
+/// The limits that must be active: everything that was requested. 0 and "" are not requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Limits {
     pub(super) shares: i64,

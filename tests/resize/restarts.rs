@@ -10,7 +10,7 @@ const SHAPE: Shape = Shape::burstable((500, 1000), (64, 128));
 const OTHER: Shape = Shape::burstable((750, 1500), (96, 192));
 
 #[test]
-fn what_was_changed_is_known_and_in_force_after_a_restart() {
+fn a_resize_is_known_and_active_after_a_restart() {
     let target = Target::alone();
     let pod = target.run_pod("pod");
     let mut changed = Container::run(&target, &pod, "changed", &SHAPE);
@@ -23,7 +23,7 @@ fn what_was_changed_is_known_and_in_force_after_a_restart() {
     target.restart();
     [&changed, &untouched, &unlimited].into_iter().for_each(Container::check);
     created.start();
-    // A kubelet that was not told of the success asks again.
+    // A kubelet that did not receive the response repeats the request.
     changed.update(OTHER.resources());
     changed.update(SHAPE.resources());
     unlimited.update(OTHER.resources());
@@ -32,7 +32,7 @@ fn what_was_changed_is_known_and_in_force_after_a_restart() {
 }
 
 #[test]
-fn an_update_that_is_cut_off_can_be_asked_for_again() {
+fn an_interrupted_update_can_be_repeated() {
     let target = Target::alone();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &SHAPE);

@@ -14,7 +14,7 @@ const SHAPE: Shape = Shape::burstable((500, 1000), (64, 128));
 const OTHER: Shape = Shape::burstable((750, 1500), (96, 192));
 
 #[test]
-fn what_is_changed_before_the_start_is_in_force_after_it() {
+fn a_resize_before_the_start_is_active_after_it() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::create(&target, &pod, target.idle("main"), SHAPE.resources());

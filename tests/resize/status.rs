@@ -1,4 +1,4 @@
-//! What the kubelet reads back, and makes of it.
+//! The limits in a status, as the kubelet reads and converts them.
 
 use cri_api::v1;
 
@@ -20,7 +20,7 @@ fn same(found: i64, allocated: i64, tiny: i64) -> bool {
 }
 
 #[test]
-fn every_amount_of_cpu_comes_back_as_it_was_asked() {
+fn every_amount_of_cpu_is_reported_as_requested() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let usual = Shape::burstable((500, 1000), (64, 128));
@@ -43,10 +43,10 @@ fn every_amount_of_cpu_comes_back_as_it_was_asked() {
 }
 
 #[test]
-fn unlimited_is_told_as_nothing_before_and_after_a_change() {
+fn unlimited_is_reported_as_unset_before_and_after_a_change() {
     let target = Target::get();
     let pod = target.run_pod("pod");
-    // What the views are held to: memory 0, a quota of 0 or -1, and shares of 2 where nothing was requested.
+    // The views must have memory 0, a quota of 0 or -1, and shares of 2 where nothing was requested.
     let mut container = Container::run(&target, &pod, "main", &Shape::default());
     container.update(Shape::burstable((100, 0), (64, 0)).resources());
     container.update(Shape::burstable((100, 1000), (64, 0)).resources());
@@ -54,7 +54,7 @@ fn unlimited_is_told_as_nothing_before_and_after_a_change() {
 }
 
 #[test]
-fn a_memory_limit_that_is_no_whole_number_of_pages_comes_back_as_asked() {
+fn a_memory_limit_that_is_not_a_multiple_of_the_page_size_is_reported_as_requested() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let shape = |bytes| {
@@ -67,7 +67,7 @@ fn a_memory_limit_that_is_no_whole_number_of_pages_comes_back_as_asked() {
 }
 
 #[test]
-fn another_caller_is_told_the_same_at_once() {
+fn another_caller_reads_the_same_limits_immediately() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));

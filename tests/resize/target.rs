@@ -17,13 +17,13 @@ use crate::support::client::{Asked, Client, Pod, container};
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::BOX;
 
-/// What critest uses too.
+/// The same as critest uses.
 const USUAL_IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
 
 /// Waits to be stopped, and then ends at once.
 const IDLE: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 
-/// A CRI runtime. What a test made there goes away with this, also when the test failed.
+/// A CRI runtime. Dropping it removes everything that a test created there, also if the test failed.
 #[derive(Debug)]
 pub(super) struct Target {
     client: Client,
@@ -90,10 +90,10 @@ impl Target {
         target
     }
 
-    /// Says what is missing where a runtime cannot be tested, and pulls the image.
+    /// Panics with the reason if the runtime cannot be tested, and pulls the image.
     fn make_ready(&self) {
         let asked = self.client.call(|mut c| async move { c.runtime_config(v1::RuntimeConfigRequest {}).await });
-        // Runtimes before CRI 1.28 do not say.
+        // Runtimes before CRI 1.28 do not report it.
         let driver = asked.ok().and_then(|config| config.linux).map(|linux| linux.cgroup_driver());
         assert_ne!(driver, Some(v1::CgroupDriver::Systemd), "the runtime must use the cgroupfs driver");
         let image = Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() });
@@ -214,7 +214,7 @@ impl Drop for Target {
     fn drop(&mut self) {
         // A second panic would end the test program with everything that other tests still have to clear.
         if catch_unwind(AssertUnwindSafe(|| self.clear())).is_err() && !std::thread::panicking() {
-            panic!("what this test made is not gone");
+            panic!("pods and cgroups of this test still exist");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Three views of a container's resources, each compared with what was asked.
+//! Three views of a container's resources, each compared with the request.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_tell_n
         compare("cpu_quota", told.cpu_quota, &[asked.quota]);
         compare("cpu_period", told.cpu_period, &[if asked.period == 0 { 100_000 } else { asked.period }]);
     } else {
-        // Both of them are no limit to the kubelet, which then does not look at the period.
+        // The kubelet treats both as unlimited, and then ignores the period.
         compare("cpu_quota", told.cpu_quota, &[0, -1]);
     }
     compare("memory_limit_in_bytes", told.memory_limit_in_bytes, &[asked.memory]);
@@ -82,7 +82,7 @@ pub(super) fn usage(cgroup: &str) -> i64 {
 }
 
 #[test]
-fn a_status_that_is_wrong_or_half_full_is_told() {
+fn a_wrong_or_incomplete_status_is_reported() {
     let told = v1::LinuxContainerResources {
         cpu_period: 100_000,
         cpu_quota: 50_000,

@@ -1,4 +1,4 @@
-//! Whose stats a list has, in which pieces and how soon.
+//! Lists of stats: their filters, the size of their pieces and their latency.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ fn stats_wait_for_no_work_and_a_new_daemon_has_them_at_once() {
 }
 
 #[test]
-fn fifty_containers_are_told_of_at_once_whatever_else_happens() {
+fn stats_of_fifty_containers_are_immediate_under_load() {
     let daemon = Daemon::start();
     let count = times(50, 10);
     let pods: Vec<Pod> = (0..count.div_ceil(2)).map(|number| daemon.run_pod(&format!("pod-{number}"))).collect();
@@ -159,7 +159,7 @@ fn fifty_containers_are_told_of_at_once_whatever_else_happens() {
             client.remove(&ended.id).unwrap();
         }
     });
-    // What the fastest of them takes is what the work takes: no walk through a file system is in it.
+    // The fastest response shows the time of the work alone: it includes no walk through a file system.
     let fastest = (0..times(30, 3)).map(|_| {
         let begin = Instant::now();
         assert_eq!(daemon.client().list_stats(None).len(), count);

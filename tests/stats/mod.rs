@@ -1,4 +1,4 @@
-//! What pods and containers use, against what the kernel says.
+//! Usage of pods and containers, compared with files of the kernel.
 
 mod lists;
 mod pods;
@@ -58,7 +58,7 @@ impl Client {
     }
 
     fn pod_stats(&self, id: &str) -> v1::LinuxPodSandboxStats {
-        self.try_pod_stats(id).unwrap().linux.expect("the kubelet looks into it unchecked")
+        self.try_pod_stats(id).unwrap().linux.expect("the kubelet dereferences it unchecked")
     }
 
     fn list_pod_stats(&self, filter: Option<v1::PodSandboxStatsFilter>) -> Vec<v1::PodSandboxStats> {
@@ -156,7 +156,7 @@ fn a_running_container_has_every_number_that_the_kernel_has() {
     assert!(PathBuf::from(disk.fs_id.unwrap().mountpoint).is_dir());
     assert!(value(&disk.inodes_used) > 0 && disk.used_bytes.is_some());
 
-    // Kernels differ in these: what one has is told, and nothing else.
+    // Kernels differ in these: values of this kernel are reported, and no others.
     let has_swap = ["memory.memsw.usage_in_bytes", "memory.swap.current"].map(|file| dir_with(&daemon, &id, file));
     assert_eq!(stats.swap.is_some(), has_swap.iter().any(Option::is_some));
     if let Some(swap) = stats.swap {
@@ -172,7 +172,7 @@ fn a_running_container_has_every_number_that_the_kernel_has() {
 }
 
 #[test]
-fn processor_time_grows_under_load_and_its_rate_is_told() {
+fn cpu_time_grows_under_load_and_its_rate_is_reported() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -193,7 +193,7 @@ fn processor_time_grows_under_load_and_its_rate_is_told() {
     let told = value(&after.usage_nano_cores);
     // Read within a moment of each other, not at the same one.
     assert!(told.abs_diff(expected) < expected / 5 + 10_000_000, "{told} is not {expected}");
-    // Those who ask too soon are told the same once more. Where answers take long, nobody does.
+    // A request within the cache's time gets the same sample. With slow responses there is no such request.
     let again = client.container_stats(&busy).cpu.unwrap();
     if again.timestamp - after.timestamp < 90_000_000 {
         assert_eq!(value(&again.usage_nano_cores), told);
@@ -229,7 +229,7 @@ fn memory_follows_what_a_container_takes_and_gives_back() {
 }
 
 #[test]
-fn anonymous_memory_and_page_faults_are_told() {
+fn anonymous_memory_and_page_faults_are_reported() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

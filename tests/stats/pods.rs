@@ -1,4 +1,4 @@
-//! What a pod uses as a whole.
+//! Usage of whole pods.
 
 use std::collections::BTreeMap;
 

@@ -191,7 +191,7 @@ fn launch(env: &TestEnv, failpoints: &str) -> (Child, Client) {
         other => {
             process.kill().ok();
             process.wait().ok();
-            panic!("the daemon said {other:?} and not that it is ready:\n{}", env.read_log());
+            panic!("the daemon printed {other:?} instead of its ready line:\n{}", env.read_log());
         }
     }
     assert!(fs::metadata(env.socket()).unwrap().file_type().is_socket());

@@ -1,4 +1,4 @@
-//! Many containers changed at once, while others look, ask for statistics and run commands in them.
+//! Resizes of many containers at once, while clients read statuses and statistics and run commands in them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -7,7 +7,7 @@ use super::*;
 use crate::support::harness::times;
 
 #[test]
-fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_is_harmed() {
+fn containers_have_their_last_requested_limits_after_many_concurrent_changes() {
     let daemon = Daemon::start();
     let (pods, each) = (times(10, 3), times(5, 2));
     let mut ids = Vec::new();
@@ -68,7 +68,7 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
         let looked: Vec<_> = lookers.into_iter().map(thread::ScopedJoinHandle::join).collect();
         assert!(changed.iter().chain(&looked).all(Result::is_ok));
     });
-    assert!(!daemon.env.read_log().contains("somebody else changed"), "nobody else did");
+    assert!(!daemon.env.read_log().contains("changed outside crisp"), "only crisp changed limits");
     for (id, pids) in ids.iter().zip(before) {
         let asked = last(&ids, id);
         assert_limits(&daemon, id, asked.cpu_quota / 100, asked.memory_limit_in_bytes / MIB);
@@ -77,7 +77,7 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
     }
 }
 
-/// What each container is asked to be in the end.
+/// The last requested limits of each container.
 fn last(ids: &[String], id: &str) -> v1::LinuxContainerResources {
     let at = i64::try_from(ids.iter().position(|known| known == id).unwrap()).unwrap();
     limits(100 + at * 3, 50 + at)

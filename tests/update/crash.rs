@@ -3,7 +3,7 @@
 use super::*;
 use crate::support::env::TestEnv;
 
-/// Kills the daemon at `point` of a change from `from` to `to`, and says whether the next one found the change made.
+/// Kills the daemon at `point` of a change from `from` to `to`, and returns whether the next daemon finds the change applied.
 /// None where the change has no such point.
 fn killed_at(point: &str, from: (i64, i64), to: (i64, i64)) -> Option<bool> {
     let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=kill"));
@@ -21,7 +21,7 @@ fn killed_at(point: &str, from: (i64, i64), to: (i64, i64)) -> Option<bool> {
     assert_limits(&daemon, &id, now.0, now.1);
     let info = daemon.client().container_info(&id);
     assert_eq!(info["resources"]["drift"], serde_json::json!([]), "{point}");
-    // It can be asked for again, and is in force then.
+    // The request can be repeated, and is then applied.
     daemon.client().update(&id, limits(to.0, to.1)).unwrap();
     assert_limits(&daemon, &id, to.0, to.1);
     assert_eq!(oom_kills(&daemon, &id), "0");

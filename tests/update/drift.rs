@@ -1,11 +1,11 @@
-//! What somebody else wrote.
+//! Limits that another process wrote.
 
 use super::*;
 use crate::support::env::TestEnv;
 use crate::support::harness::{scrape, seconds, wait_for};
 
 #[test]
-fn what_somebody_else_wrote_is_reported_and_told_once() {
+fn a_limit_that_another_process_wrote_is_reported_once() {
     let env = TestEnv::new();
     let socket = env.dir().join("metrics.sock");
     let settings = fs::read_to_string(env.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
@@ -26,14 +26,14 @@ fn what_somebody_else_wrote_is_reported_and_told_once() {
     assert_eq!(info["drift"][0]["found"], foreign, "{info}");
     assert_eq!(info["asked"]["cpu_quota"]["Micros"], 60_000, "{info}");
     assert_eq!(info["actual"]["cpu_quota"], 20_000, "{info}");
-    let told = |text: &str| text.matches("somebody else changed the resources in force").count();
+    let told = |text: &str| text.matches("cgroup limit changed outside crisp").count();
     wait_for("a line in the log", seconds(5), || (told(&daemon.env.read_log()) > 0).then_some(()));
     assert_eq!(told(&daemon.env.read_log()), 1);
     let page = scrape(&socket);
     assert!(page.contains("\ncrisp_resource_drift_total 1\n"), "{page}");
     assert!(page.contains("\ncrisp_resizes_total{outcome=\"applied\"} 1\n"), "{page}");
 
-    // Asked for again, it is in force again, and no drift any more.
+    // A repeated request applies it again, which ends the drift.
     client.update(&id, limits(600, 64)).unwrap();
     assert_limits(&daemon, &id, 600, 64);
     assert_eq!(client.container_info(&id)["resources"]["drift"], serde_json::json!([]));
@@ -41,7 +41,7 @@ fn what_somebody_else_wrote_is_reported_and_told_once() {
 }
 
 #[test]
-fn asked_shares_come_back_only_while_the_kernel_agrees() {
+fn requested_shares_are_reported_only_while_the_kernel_has_them() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -108,7 +108,7 @@ fn the_cgroup_of_a_container_that_ended_before_this_daemon_is_released_too() {
 }
 
 #[test]
-fn a_pod_of_our_own_is_lowered_below_a_container_that_has_ended() {
+fn a_pod_cgroup_of_crisp_is_lowered_below_an_exited_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {

@@ -20,7 +20,7 @@ pub(super) fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i
 }
 
 #[test]
-fn a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody() {
+fn a_limit_below_usage_is_rejected_with_numbers_and_kills_no_process() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -69,7 +69,7 @@ fn page_cache_gives_way() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let mut config = limited("main", limits(1000, 256));
-    // What was built lies on a disk; a tmpfs would be memory itself.
+    // The build directory is on a disk; a tmpfs would use memory itself.
     let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     config.mounts = vec![v1::Mount {
         container_path: "/built".into(),
@@ -117,7 +117,7 @@ fn a_status_is_answered_while_memory_is_waited_for() {
 /// The limits of memory, and of memory and swap together, that the kernel has.
 fn memory_and_swap(daemon: &Daemon, id: &str) -> (i64, i64) {
     let read = |name: &str| fs::read_to_string(file(daemon, id, name)).unwrap().trim().to_owned();
-    let number = |text: String| text.parse::<i64>().unwrap_or_else(|_| panic!("{text} is no limit"));
+    let number = |text: String| text.parse::<i64>().unwrap_or_else(|_| panic!("{text} is not a limit"));
     if kernel_state::is_v2() {
         let memory = number(read("memory.max"));
         return (memory, memory + number(read("memory.swap.max")));
@@ -156,11 +156,11 @@ fn a_container_whose_memory_alone_is_limited_may_not_swap() {
 }
 
 #[test]
-fn swap_that_was_asked_for_is_given_and_kept() {
+fn requested_swap_is_applied_and_kept() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // As CRI has it, and as the kubelet's LimitedSwap asks for it on v2.
+    // As CRI defines it, and as the kubelet's LimitedSwap requests it on v2.
     let mut asked = limits(500, 64);
     asked.memory_swap_limit_in_bytes = 80 * MIB;
     let id = client.run_limited(&pod, "typed", asked);
@@ -179,7 +179,7 @@ fn swap_that_was_asked_for_is_given_and_kept() {
 }
 
 #[test]
-fn a_status_shows_no_cpuset_that_was_not_asked_for() {
+fn a_status_has_no_cpuset_if_none_was_requested() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

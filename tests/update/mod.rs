@@ -1,4 +1,4 @@
-//! What crisp promises of changes to what runs, beyond what any runtime must do: all or nothing, by the kernel's word.
+//! Guarantees of crisp for resizes beyond those of every runtime: all or nothing, as read back from the kernel.
 
 mod concurrency;
 mod crash;
@@ -59,12 +59,12 @@ impl Client {
         self.call(|mut c| async move { c.update_pod_sandbox_resources(request).await }).map(drop)
     }
 
-    /// What a status says is in force.
+    /// The active limits in a status.
     pub(crate) fn in_force(&self, id: &str) -> v1::LinuxContainerResources {
         self.status(id).resources.expect("limits in the status").linux.unwrap()
     }
 
-    /// What verbose answers say beyond CRI.
+    /// The verbose part of a status, which CRI does not define.
     pub(crate) fn container_info(&self, id: &str) -> serde_json::Value {
         serde_json::from_str(&self.try_status(id).unwrap().info["info"]).unwrap()
     }

@@ -28,7 +28,7 @@ fn a_new_score_is_for_the_processes_that_had_the_old_one_and_for_those_to_come()
     assert_eq!(scores(), ["500", "500", "700"], "one chose its own");
     assert_eq!(client.in_force(&id).oom_score_adj, 500);
     assert_eq!(client.exec_script(&id, "cat /proc/self/oom_score_adj"), "500\n");
-    // As the CPU manager asks: nothing but a cpuset.
+    // As the CPU manager requests: only a cpuset.
     let cpuset = v1::LinuxContainerResources { cpuset_cpus: "0".into(), ..Default::default() };
     client.update(&id, cpuset).unwrap();
     assert_eq!(scores(), ["500", "500", "700"]);
@@ -52,7 +52,7 @@ fn a_score_that_may_not_be_set_is_a_warning_or_by_choice_an_error() {
     client.update(&id, v1::LinuxContainerResources { oom_score_adj: -500, ..limits(700, 64) }).unwrap();
     assert_eq!(client.in_force(&id).cpu_quota, 70_000);
     let expected = if may_lower() { -500 } else { 300 };
-    assert_eq!(client.in_force(&id).oom_score_adj, expected, "what the kernel has, not what was asked");
+    assert_eq!(client.in_force(&id).oom_score_adj, expected, "the value in the kernel, not the requested one");
 
     let daemon = Daemon::with_settings("[container]\noom_score_adj = \"require\"");
     let client = daemon.client();

@@ -13,7 +13,7 @@ fn count(daemon: &Daemon, labels: &str) -> u64 {
 }
 
 #[test]
-fn what_is_applied_unchanged_or_refused_is_counted_with_its_reason() {
+fn applied_unchanged_and_rejected_resizes_are_counted_with_the_reason() {
     let daemon = Daemon::on(TestEnv::with_metrics(""));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -33,7 +33,7 @@ fn what_is_applied_unchanged_or_refused_is_counted_with_its_reason() {
 }
 
 #[test]
-fn what_is_taken_back_is_counted_with_its_reason() {
+fn rolled_back_resizes_are_counted_with_the_reason() {
     for (point, reason) in [("resize.write.0", "write"), ("resize.applied", "record")] {
         let daemon = Daemon::with_failpoints(TestEnv::with_metrics(""), &format!("{point}=fail"));
         let client = daemon.client();

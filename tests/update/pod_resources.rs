@@ -20,14 +20,14 @@ fn announced(cpu: &str, memory: &str) -> v1::PodResourceConfig {
     v1::PodResourceConfig { containers: vec![main], kubernetes_resources: None }
 }
 
-/// What hooks would be told of the container.
+/// The annotation of the container that hooks get.
 fn told(client: &Client, id: &str, annotation: &str) -> serde_json::Value {
     let spec = &client.container_info(id)["runtimeSpec"];
     serde_json::from_str(spec["annotations"][annotation].as_str().unwrap()).unwrap()
 }
 
 #[test]
-fn a_pod_of_our_own_has_the_size_that_was_announced_and_follows_it() {
+fn a_pod_cgroup_of_crisp_has_the_declared_limits_and_follows_resizes() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod_with("pod", |config| config.pod_resources = Some(announced("500m", "64Mi")));
     let cgroup = format!("pod{}", pod.id);

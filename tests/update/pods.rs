@@ -29,7 +29,7 @@ fn no_limit() -> v1::LinuxContainerResources {
 }
 
 #[test]
-fn a_pod_of_our_own_is_sized_with_its_overhead_and_follows() {
+fn a_pod_cgroup_of_crisp_includes_the_overhead_and_follows_resizes() {
     let mut daemon = Daemon::start();
     let pod = sized(&daemon, "pod", limits(1000, 128), limits(250, 32));
     let cgroup = format!("pod{}", pod.id);
@@ -71,7 +71,7 @@ fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
     let id = client.run_limited(&pod, "main", limits(88, 64));
     let most = if kernel_state::is_v2() { 8800 } else { 8200 };
     let shown = client.status(&id).resources.unwrap().linux.unwrap();
-    assert_eq!((shown.cpu_quota, shown.cpu_period), (most, 100_000), "what the kernel has");
+    assert_eq!((shown.cpu_quota, shown.cpu_period), (most, 100_000), "the value in the kernel");
     client.update_pod(&pod.id, limits(88, 128), v1::LinuxContainerResources::default()).unwrap();
     client.update(&id, limits(88, 64)).unwrap();
     assert_limits(&daemon, &id, 88, 64);

@@ -40,7 +40,7 @@ fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warnin
     );
     let refusal = daemon.client().update(&id, with_unified(&[("memory.nonsense", "1")])).unwrap_err();
     assert_eq!(refusal.code(), tonic::Code::FailedPrecondition, "{refusal:?}");
-    // What the next change does not name stays.
+    // Files that the next change does not name keep their values.
     daemon.client().update(&id, limits(700, 96)).unwrap();
     assert_eq!(holds(&daemon, "memory.min"), "8388608");
     assert_limits(&daemon, &id, 700, 96);

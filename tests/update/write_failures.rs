@@ -32,7 +32,7 @@ fn whichever_write_fails_everything_is_as_it_was() {
         }
         assert_limits(&daemon, &id, 500, 64);
         assert_eq!(cpuset_of(&daemon, &id), cpuset_before, "kernel");
-        assert_eq!(client.in_force(&id).cpuset_cpus, "", "no cpuset was asked for");
+        assert_eq!(client.in_force(&id).cpuset_cpus, "", "no cpuset was requested");
         failed += 1;
     }
     assert!(failed >= 4, "only {failed} writes were made to fail");
@@ -90,7 +90,7 @@ fn a_file_that_is_read_only_is_named_and_the_rest_taken_back() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_with_its_answer() {
+fn a_write_that_the_kernel_rejects_is_reported_with_its_errno() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -104,7 +104,7 @@ fn what_the_kernel_refuses_is_told_with_its_answer() {
 }
 
 #[test]
-fn a_cgroup_that_somebody_removed_is_an_error_and_nothing_more() {
+fn a_cgroup_that_another_process_removed_is_only_an_error() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -134,7 +134,7 @@ impl ResizeOutcomes {
             drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
         {
             self.drifted.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(id, file = %knob, wrote, found, "somebody else changed the resources in force");
+            tracing::warn!(id, file = %knob, wrote, found, "cgroup limit changed outside crisp");
         }
         match drift {
             [] => drop(drifting.remove(id)),
