@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{NoSuchHandler, PinnedImages, RegistryReloader};
-use image::{AmbiguousImageId, DiskError, Image, PullError, PullRequest, Store, Usage};
+use image::{AmbiguousImageId, Image, PullError, PullRequest, Store, Usage};
 use model::error_chain::chain;
 use model::{ErrorClass, ErrorKind, ImageName};
+use safe_fs::FileError;
 use sync::threads::ORDINARY;
 
 use crate::runtime::Runtime;
@@ -30,7 +31,7 @@ pub(crate) enum ImageError {
     #[error(transparent)]
     Pull(#[from] PullError),
     #[error(transparent)]
-    Remove(#[from] DiskError),
+    Remove(#[from] FileError),
 }
 
 impl ErrorClass for ImageError {

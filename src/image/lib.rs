@@ -71,7 +71,6 @@ pub use rootfs::user::{User, UserError, UserRequest, resolve_user};
 pub use rootfs::volume::{FileKind, Volume, VolumeError};
 pub use store::catalog::OpenError;
 pub use store::disk_usage::Usage;
-pub use store::durable::DiskError;
 pub use store::layer_refs::HoldError;
 pub use store::prune::{PruneError, Pruned};
 pub use store::{AccountsCause, AccountsError, AmbiguousImageId, ConfigCause, ConfigError, Store};

@@ -1,8 +1,8 @@
 //! Atomic replacement of small files.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -10,26 +10,61 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::FileError;
+use crate::error::{FileError, at};
 
-/// Replaces `path` atomically with `value` as JSON. Does not sync: the state directory is a tmpfs.
+/// Replaces `path` atomically with `value` as JSON, for root only. Does not sync: the state directory is a tmpfs.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    let bytes = serde_json::to_vec(value).map_err(|e| FileError::Write { path: path.to_owned(), source: e.into() })?;
-    write(path, &bytes)
+    let bytes = serde_json::to_vec(value).map_err(|e| FileError::new("writing", path, e))?;
+    replace(path, &bytes, 0o600)
 }
 
 /// Replaces `path` atomically with `bytes`. Does not sync.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    replace(path, bytes, 0o666)
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<(), FileError> {
     let new = new_name(path);
-    fs::write(&new, bytes).and_then(|()| fs::rename(&new, path)).map_err(failed)
+    let written = create(&new, mode).and_then(|mut file| file.write_all(bytes));
+    let done = written.and_then(|()| fs::rename(&new, path));
+    done.map_err(|source| {
+        fs::remove_file(&new).ok();
+        FileError::new("writing", path, source)
+    })
+}
+
+/// Replaces `path` atomically with `bytes`; after a crash of the machine it has its old or its new content.
+///
+/// Calls `before_rename` when the new content is on the disk beside `path`: tests simulate a crash there.
+pub fn write_durable(path: &Path, bytes: &[u8], mode: u32, before_rename: impl FnOnce()) -> Result<(), FileError> {
+    let new = new_name(path);
+    let write = || {
+        let mut file = create(&new, mode).map_err(at("creating", &new))?;
+        file.write_all(bytes).map_err(at("writing", &new))?;
+        file.sync_all().map_err(at("syncing", &new))?;
+        before_rename();
+        fs::rename(&new, path).map_err(at("renaming into place", path))
+    };
+    write().inspect_err(|_| {
+        fs::remove_file(&new).ok();
+    })?;
+    path.parent().map_or(Ok(()), sync_dir)
+}
+
+/// Makes renames and removals in a directory durable by syncing it.
+pub fn sync_dir(path: &Path) -> Result<(), FileError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(at("syncing", path))
+}
+
+fn create(path: &Path, mode: u32) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(mode).open(path)
 }
 
 /// Does the same as [`write_json`] for a file that no process reads at the same time: exchanges the
 /// old and the new file and reuses the old one at the next call. On a disk, a rename over an
 /// existing file or a truncation makes ext4 write the data immediately.
 pub fn overwrite_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
-    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    let failed = |source: io::Error| FileError::new("writing", path, source);
     let bytes = serde_json::to_vec(value).map_err(|e| failed(e.into()))?;
     let new = new_name(path);
     let file = File::options().write(true).create(true).truncate(false).open(&new).map_err(failed)?;
@@ -50,7 +85,7 @@ fn new_name(path: &Path) -> PathBuf {
 
 /// Reads a file as JSON; returns `None` if it does not exist.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
-    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let failed = |source: io::Error| FileError::new("reading", path, source);
     match fs::read(path) {
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(e.into())),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),

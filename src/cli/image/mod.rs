@@ -144,7 +144,7 @@ pub enum ImageError {
     #[error("image not found: {}", .0.join(", "))]
     NoSuchImage(Vec<String>),
     #[error("removing images")]
-    Remove(#[source] ::image::DiskError),
+    Remove(#[source] safe_fs::FileError),
     #[error(transparent)]
     Prune(#[from] PruneError),
     #[error("listing containers in the state directory")]

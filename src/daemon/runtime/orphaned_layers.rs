@@ -34,11 +34,11 @@ fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
     let owner = match std::fs::read(&file) {
         Ok(bytes) => PathBuf::from(std::ffi::OsString::from_vec(bytes)),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(FileError::Read { path: file, source }),
+        Err(source) => return Err(FileError::new("reading", file, source)),
     };
     match owner.try_exists() {
         Ok(there) => Ok(there.then_some(owner)),
-        Err(source) => Err(FileError::Read { path: owner, source }),
+        Err(source) => Err(FileError::new("reading", owner, source)),
     }
 }
 
@@ -121,7 +121,7 @@ impl Runtime {
         let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&path)?;
         // An incomplete container may have no launch configuration, and then uses no layers.
         if launch.is_none() && owner.join(CONTAINER_FILE).exists() {
-            return Err(FileError::Read { path, source: io::ErrorKind::NotFound.into() });
+            return Err(FileError::new("reading", path, io::ErrorKind::NotFound));
         }
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {

@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use safe_fs::FileError;
 use serde_json::json;
 
 use crate::archive::progress::{Counter, ProgressFn};
@@ -16,7 +17,6 @@ use crate::archive::reader::blob_name;
 use crate::digest::{Digest, Hasher};
 use crate::record::Image;
 use crate::reference::{Reference, TagOrDigest};
-use crate::store::durable::DiskError;
 use crate::store::layer_refs::HoldError;
 use crate::store::{Store, durable};
 use crate::tar::tar_split;
@@ -84,7 +84,7 @@ pub enum ExportError {
     GivenUp,
     /// The store failed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for ExportError {

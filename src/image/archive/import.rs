@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags};
+use safe_fs::FileError;
 use sync::Mutex;
 
 use crate::archive::progress::{Counter, ProgressFn};
@@ -21,7 +22,6 @@ use crate::manifest::ManifestError;
 use crate::record::Image;
 use crate::reference::{BadReference, Reference, TagOrDigest};
 use crate::store::commit::{LayerPlan, NewImage, ReadyLayer};
-use crate::store::durable::DiskError;
 use crate::store::temp_file::TempFileError;
 use crate::store::{Store, durable};
 use crate::tar::reader::TarError;
@@ -116,7 +116,7 @@ pub enum ImportError {
     },
     /// The store failed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for ImportError {

@@ -11,7 +11,6 @@ use crate::digest::Digest;
 use crate::layer::confined_root::DiskUsage;
 use crate::layer::unpack::Unpacked;
 use crate::store::catalog::VERSION;
-use crate::store::durable;
 
 /// Limit for the recorded paths of one layer; those of all layers of an image are kept until the
 /// last is unpacked.
@@ -191,7 +190,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Acquire)
-            && let Err(error) = durable::remove_tree(&self.directory)
+            && let Err(error) = safe_fs::remove_dir(&self.directory)
         {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

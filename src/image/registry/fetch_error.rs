@@ -4,6 +4,7 @@ use std::error::Error;
 use std::time::{Duration, SystemTime};
 use std::{fmt, io};
 
+use model::error_chain::chain;
 use reqwest::header::RETRY_AFTER;
 use reqwest::{Response, StatusCode, Url};
 use rustls::{AlertDescription, CertificateError};
@@ -327,7 +328,7 @@ impl fmt::Display for Attempts {
         }
         for (at, Attempt { endpoint, error, .. }) in self.0.iter().enumerate() {
             let separator = if at == 0 { "" } else { "; " };
-            write!(f, "{separator}{endpoint} → {}", error_chain(error))?;
+            write!(f, "{separator}{endpoint} → {}", chain(error))?;
         }
         Ok(())
     }
@@ -341,16 +342,4 @@ impl Error for Attempts {
             _ => None,
         }
     }
-}
-
-/// Returns an error and all its sources on one line.
-pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(error) = next {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        next = error.source();
-    }
-    text
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::ErrorClass as _;
+use model::error_chain::chain;
 use sync::{KeyedGuard, KeyedLock};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
@@ -19,7 +20,7 @@ use crate::platform::choose;
 use crate::record::Image;
 use crate::reference::{Reference, TagOrDigest};
 use crate::registry::endpoint::{Credentials, RegistryLogin};
-use crate::registry::fetch_error::{Attempt, Attempts, FetchError, error_chain};
+use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
 use crate::registry::http::Http;
 use crate::registry::progress::{Progress, PullCounters};
 use crate::registry::pull_error::PullError;
@@ -300,7 +301,7 @@ impl Pull {
         // A mirror may lack content.
         if tried.errors().any(|error| error.kind() != model::ErrorKind::NotFound) {
             let (image, endpoint) = (&self.image, remote.name());
-            tracing::warn!(%image, endpoint, error = error_chain(&tried), "endpoint failed; used another endpoint");
+            tracing::warn!(%image, endpoint, error = chain(&tried), "endpoint failed; used another endpoint");
         }
     }
 

@@ -1,12 +1,13 @@
 //! Errors of pulls.
 
 use model::ErrorClass;
+use model::error_chain::chain;
+use safe_fs::FileError;
 
 use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
 use crate::registry::endpoint::BadEndpoint;
-use crate::registry::fetch_error::{Attempts, error_chain};
-use crate::store::durable::DiskError;
+use crate::registry::fetch_error::Attempts;
 
 /// A pull that failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +47,7 @@ pub enum PullError {
     },
     /// The store failed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
     /// A task of the pull panicked or was cancelled.
     #[error("pulling {0} was interrupted")]
     Cut(String),
@@ -76,5 +77,5 @@ impl PullError {
 }
 
 fn causes(tried: &[PullError]) -> String {
-    tried.iter().map(|error| error_chain(error)).collect::<Vec<_>>().join("; ")
+    tried.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; ")
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use model::LayerNumber;
 use rustix::fs::FileType;
+use safe_fs::FileError;
 
 use crate::layer::confined_root::ConfinedRoot;
 use crate::record::Image;
 use crate::rootfs::copy_up::{copy_tree, open_directory};
 use crate::rootfs::read_files::{RootfsError, find, show};
-use crate::store::durable::{DiskError, io_kind};
+use crate::store::durable::io_kind;
 use crate::store::layer_refs::HoldError;
 use crate::store::{Store, durable};
 
@@ -66,7 +67,7 @@ pub enum VolumeError {
     },
     /// A directory on the host could not be created or removed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for VolumeError {
@@ -118,7 +119,7 @@ impl Store {
 
 fn fill_one(root: &ConfinedRoot, volume: &Volume, given_up: &AtomicBool) -> Result<(), VolumeError> {
     let Volume { path, directory } = volume;
-    durable::make_directory(directory, 0o755).map_err(durable::at("creating", directory))?;
+    durable::make_directory(directory, 0o755).map_err(safe_fs::at("creating", directory))?;
     let inside = path.strip_prefix("/").unwrap_or(path);
     let finding = |source| VolumeError::Find { path: path.clone(), source };
     match find(root, inside).map_err(finding)? {
@@ -130,8 +131,8 @@ fn fill_one(root: &ConfinedRoot, volume: &Volume, given_up: &AtomicBool) -> Resu
     }
     let from = root.directory(inside).map_err(finding)?;
     let links = directory.with_extension("links");
-    durable::make_directory(&links, 0o700).map_err(durable::at("creating", &links))?;
+    durable::make_directory(&links, 0o700).map_err(safe_fs::at("creating", &links))?;
     let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd(), given_up);
     copy().map_err(|source| VolumeError::Copy { path: path.clone(), source })?;
-    Ok(durable::remove_tree(&links)?)
+    Ok(safe_fs::remove_dir(&links)?)
 }

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, MutexGuard, Weak};
 
+use safe_fs::FileError;
 use safe_fs::process_lock::{self, ProcessLock};
 use serde::{Deserialize, Serialize};
 use sync::Mutex;
@@ -31,7 +32,6 @@ use crate::layer::staged_layer::{Layer, Staged};
 use crate::record::Image;
 use crate::reference::Reference;
 use crate::store::durable;
-use crate::store::durable::DiskError;
 use crate::store::load::{clear, load_images, load_layers};
 
 /// The format of records this version reads and writes.
@@ -60,7 +60,7 @@ pub enum OpenError {
     },
     /// An operation on a file or directory of the store failed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for OpenError {
@@ -119,17 +119,17 @@ impl Catalog {
     /// Opens or creates the store at `root` and removes the leftovers of a crash.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
         durable::private_directory(root)?;
-        let root = std::fs::canonicalize(root).map_err(durable::at("resolving", root))?;
+        let root = std::fs::canonicalize(root).map_err(safe_fs::at("resolving", root))?;
         let lock_path = root.join("lock");
         let lock = match process_lock::lock(&lock_path) {
             Ok(lock) => lock,
             Err(held) if held.kind() == io::ErrorKind::WouldBlock => return Err(OpenError::InUse(root)),
-            Err(error) => return Err(durable::at("locking", &lock_path)(error).into()),
+            Err(error) => return Err(safe_fs::at("locking", &lock_path)(error).into()),
         };
         for name in ["tmp", "images", "blobs", "layers", "view"] {
             durable::private_directory(&root.join(name))?;
         }
-        let disk = File::open(&root).map_err(durable::at("opening", &root))?;
+        let disk = File::open(&root).map_err(safe_fs::at("opening", &root))?;
         let mut state = State::default();
         clear(&root.join("tmp"), &mut state)?;
         load_layers(&root.join("layers"), &mut state)?;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use safe_fs::FileError;
+
 use crate::digest::Digest;
 use crate::layer::staged_layer::{Layer, Origin, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack, verify, verify_diff_id};
@@ -13,7 +15,6 @@ use crate::limits::Limits;
 use crate::record::Image;
 use crate::store::catalog::{Catalog, ImageRecord, VERSION};
 use crate::store::durable;
-use crate::store::durable::DiskError;
 use crate::store::load::beside;
 
 /// A layer in the store, or one that is unpacked and will be added.
@@ -148,7 +149,7 @@ impl Catalog {
 
     /// Adds an image and its layers to the store, complete and durable. The caller has pinned its
     /// chain.
-    pub(crate) fn add(&self, new: NewImage, layers: &[ReadyLayer]) -> Result<Arc<Image>, DiskError> {
+    pub(crate) fn add(&self, new: NewImage, layers: &[ReadyLayer]) -> Result<Arc<Image>, FileError> {
         let staged = layers.iter().filter_map(|ready| match ready {
             ReadyLayer::Staged(staged, losses) => Some((staged, *losses)),
             ReadyLayer::Kept => None,
@@ -168,7 +169,7 @@ impl Catalog {
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
             let replaced = std::io::Error::other("the disk lost writes while layers were unpacked");
-            return Err(durable::at("syncing", &self.root)(replaced));
+            return Err(safe_fs::at("syncing", &self.root)(replaced));
         }
         let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
         let added = self.add_changing(new, &fresh, known);
@@ -185,7 +186,7 @@ impl Catalog {
 
     /// Completes staged layers, lowest first. Another pull may do the same with the same layers at
     /// the same time.
-    fn link_all_across_layers(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
+    fn link_all_across_layers(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), FileError> {
         for (staged, _) in all {
             let mut adopted = staged.adopted.lock();
             if *adopted {
@@ -196,25 +197,26 @@ impl Catalog {
                 let then = std::mem::replace(&mut below, self.below(chain, &staged.record.chain_id, all));
                 // If a layer below was moved in the meantime, repeat; the operation is idempotent.
                 if then == below {
-                    return Err(durable::at("preparing", &staged.directory)(error));
+                    let kind = durable::io_kind(&error);
+                    return Err(FileError::new("preparing", &staged.directory, error).with_kind(kind));
                 }
             }
             let record = serde_json::to_vec(&staged.record)
-                .map_err(|error| durable::at("encoding the record of", &staged.directory)(error.into()))?;
+                .map_err(|error| safe_fs::at("encoding the record of", &staged.directory)(error.into()))?;
             let path = staged.directory.join("layer.json");
-            std::fs::write(&path, record).map_err(durable::at("writing", &path))?;
+            std::fs::write(&path, record).map_err(safe_fs::at("writing", &path))?;
             durable::crash_point(&self.root, "layer record written");
             *adopted = true;
         }
         Ok(())
     }
 
-    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, DiskError> {
+    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, FileError> {
         if !known {
             let manifest = new.manifest.iter().map(|(digest, json)| (digest, json));
             for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
                 let path = self.blob_path(digest);
-                std::fs::write(&path, json).map_err(durable::at("writing", &path))?;
+                std::fs::write(&path, json).map_err(safe_fs::at("writing", &path))?;
                 durable::crash_point(&self.root, "blob written");
             }
         }
@@ -225,7 +227,7 @@ impl Catalog {
         self.keep(fresh)?;
         if let Some(lost) = new.chain.iter().find(|chain_id| !self.state().layers.contains_key(chain_id)) {
             let gone = std::io::Error::other("layer directory was removed while the image was added");
-            return Err(durable::at("finding the files of", Path::new(lost.as_str()))(gone));
+            return Err(safe_fs::at("finding the files of", Path::new(lost.as_str()))(gone));
         }
         self.record(new)
     }
@@ -253,20 +255,20 @@ impl Catalog {
     }
 
     /// One sync of the whole filesystem is much faster than one per file.
-    fn sync_all(&self) -> Result<(), DiskError> {
+    fn sync_all(&self) -> Result<(), FileError> {
         rustix::fs::syncfs(&self.disk).map_err(|errno| {
             self.losses.fetch_add(1, Ordering::AcqRel);
-            durable::at("syncing", &self.root)(errno.into())
+            safe_fs::at("syncing", &self.root)(errno.into())
         })
     }
 
-    fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), DiskError> {
+    fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), FileError> {
         for staged in fresh {
             let to = self.layers_dir().join(staged.number.to_string());
             // A concurrent lookup finds it at the old or at the new path. It is complete, so the
             // lock is held only briefly.
             let adopted = staged.adopted.lock();
-            std::fs::rename(&staged.directory, &to).map_err(durable::at("moving into place", &to))?;
+            std::fs::rename(&staged.directory, &to).map_err(safe_fs::at("moving into place", &to))?;
             staged.keep();
             durable::crash_point(&self.root, "layer in place");
             let beside = beside(&to).unwrap_or_default();
@@ -274,7 +276,7 @@ impl Catalog {
             self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
             drop(adopted);
         }
-        if fresh.is_empty() { Ok(()) } else { durable::sync(&self.layers_dir()) }
+        if fresh.is_empty() { Ok(()) } else { safe_fs::sync_dir(&self.layers_dir()) }
     }
 
     /// Returns the directories of the layers below `chain_id`, nearest first; the staged ones are
@@ -299,7 +301,7 @@ impl Catalog {
         state.generation
     }
 
-    fn record(&self, new: NewImage) -> Result<Arc<Image>, DiskError> {
+    fn record(&self, new: NewImage) -> Result<Arc<Image>, FileError> {
         let state = self.state();
         let image = match state.images.get(&new.id) {
             Some(known) => {
@@ -328,7 +330,7 @@ impl Catalog {
 
     /// Writes an image's record, then makes it visible; an image that loses a tag is written after
     /// it.
-    fn publish(&self, image: Image) -> Result<Arc<Image>, DiskError> {
+    fn publish(&self, image: Image) -> Result<Arc<Image>, FileError> {
         let (image, generation) = (Arc::new(image), self.next_generation());
         let write = |image: &Image, generation| {
             let record = ImageRecord { version: VERSION, generation, image: image.clone() };
@@ -356,7 +358,7 @@ impl Catalog {
         id: &Digest,
         tags: &[String],
         digests: &[String],
-    ) -> Result<Option<Arc<Image>>, DiskError> {
+    ) -> Result<Option<Arc<Image>>, FileError> {
         let chain = self.state().images.get(id).map(|image| image.chain.clone());
         self.forget_lost(&chain.unwrap_or_default())?;
         let _change = self.change.lock();
@@ -372,13 +374,13 @@ impl Catalog {
 
     /// Removes an image by id with all its names, or one of its names; with the last tag the image
     /// is removed. Returns the id of the image.
-    pub(crate) fn remove(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
+    pub(crate) fn remove(&self, text: &str, search: &[String]) -> Result<Option<Digest>, FileError> {
         let id = self.forget(text, search)?;
         self.free()?;
         Ok(id)
     }
 
-    fn forget(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
+    fn forget(&self, text: &str, search: &[String]) -> Result<Option<Digest>, FileError> {
         let _change = self.change.lock();
         let found = self.state().find(text, search).map(|(image, name)| (image.clone(), name));
         let Some((image, name)) = found else { return Ok(None) };
@@ -400,13 +402,13 @@ impl Catalog {
 
     /// Removes an image from the store; its layers are freed later. The caller holds the change
     /// lock.
-    pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
-        durable::remove_file(&self.image_path(&image.id))?;
+    pub(crate) fn drop_image(&self, image: &Image) -> Result<(), FileError> {
+        safe_fs::remove_file(&self.image_path(&image.id))?;
         durable::crash_point(&self.root, "image record removed");
-        durable::sync(&self.root.join("images"))?;
+        safe_fs::sync_dir(&self.root.join("images"))?;
         self.state().take(&image.id);
         for digest in image.manifest.iter().chain([&image.id]) {
-            durable::remove_file(&self.blob_path(digest))?;
+            safe_fs::remove_file(&self.blob_path(digest))?;
             durable::crash_point(&self.root, "blob removed");
         }
         Ok(())

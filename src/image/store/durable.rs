@@ -1,34 +1,14 @@
 //! Small files that survive crashes: written to a temporary file, synced, then renamed.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 
+use safe_fs::{FileError, at};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::layer::confined_root::DiskUsage;
-
-/// A read or write of a file of the store that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{doing} {}", path.display())]
-pub struct DiskError {
-    doing: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl model::ErrorClass for DiskError {
-    fn kind(&self) -> model::ErrorKind {
-        io_kind(&self.source)
-    }
-}
-
-/// For `map_err`: adds the operation and the path.
-pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
-    let path = path.to_owned();
-    move |source| DiskError { doing, path, source }
-}
 
 /// Returns the class: no space is `Exhausted`, a bad link is the fault of the layer, others are
 /// internal.
@@ -37,40 +17,16 @@ pub(crate) fn io_kind(error: &io::Error) -> model::ErrorKind {
         _ if error.get_ref().is_some_and(|inner| inner.is::<crate::layer::hard_link::BadLink>()) => {
             model::ErrorKind::Invalid
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => model::ErrorKind::Exhausted,
-        _ => model::ErrorKind::Internal,
+        _ => safe_fs::io_kind(error),
     }
 }
 
-/// Writes `content` to `path` atomically: after a crash the file has the old or the new content.
-pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
-    let aside = path.with_extension("new");
-    let placed = write_aside(&aside, content).and_then(|()| {
-        crash_point(path, "record written aside");
-        fs::rename(&aside, path).map_err(at("renaming into place", path))
-    });
-    if placed.is_err() {
-        // If this fails, the file is removed when the store is opened.
-        fs::remove_file(&aside).ok();
-    }
-    placed?;
+/// Replaces `path` with `value` as JSON: after a crash the file has the old or the new content.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    let json = serde_json::to_vec(value).map_err(|error| FileError::new("encoding", path, error))?;
+    safe_fs::write_durable(path, &json, 0o600, || crash_point(path, "record written aside"))?;
     crash_point(path, "record in place");
-    match path.parent() {
-        Some(directory) => sync(directory),
-        None => Ok(()),
-    }
-}
-
-fn write_aside(aside: &Path, content: &[u8]) -> Result<(), DiskError> {
-    let mut file = File::create(aside).map_err(at("creating", aside))?;
-    file.write_all(content).map_err(at("writing", aside))?;
-    file.sync_all().map_err(at("syncing", aside))
-}
-
-/// Writes a value as JSON with [`write`].
-pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
-    let json = serde_json::to_vec(value).map_err(|error| at("encoding", path)(error.into()))?;
-    write(path, &json)
+    Ok(())
 }
 
 /// The result of reading a record.
@@ -79,7 +35,7 @@ pub(crate) enum Found<T> {
     /// The format is not supported by this version.
     OtherVersion(u32),
     /// Missing, empty, damaged, or on a bad part of the disk: a permanent error.
-    Spoilt(DiskError),
+    Spoilt(FileError),
 }
 
 #[derive(Deserialize)]
@@ -89,7 +45,7 @@ struct Versioned {
 
 /// Reads a record of the format `known`. Returns an error only for transient failures, such as too
 /// many open files.
-pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, DiskError> {
+pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, FileError> {
     let json = match fs::read(path) {
         Ok(json) => json,
         Err(error) if error.kind() == io::ErrorKind::NotFound || is_io_error(&error) => {
@@ -112,11 +68,6 @@ fn is_io_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Makes renames and removals in `directory` durable by syncing it.
-pub(crate) fn sync(directory: &Path) -> Result<(), DiskError> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(at("syncing", directory))
-}
-
 /// Creates a directory with this mode, independent of the umask.
 pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -125,32 +76,19 @@ pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 }
 
 /// Creates a directory that only root can enter, or sets its mode.
-pub(crate) fn private_directory(path: &Path) -> Result<(), DiskError> {
+pub(crate) fn private_directory(path: &Path) -> Result<(), FileError> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at("creating", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at("setting mode 0700 of", path))
 }
 
-/// Removes a tree if it exists.
-pub(crate) fn remove_tree(path: &Path) -> Result<(), DiskError> {
-    safe_fs::remove_tree::remove_tree(path).map_err(at("removing", path))
-}
-
-/// Removes a file if it exists.
-pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
-        _ => Ok(()),
-    }
-}
-
 /// Returns the disk usage of a single file or directory.
-pub(crate) fn disk_usage_of(path: &Path) -> Result<DiskUsage, DiskError> {
+pub(crate) fn disk_usage_of(path: &Path) -> Result<DiskUsage, FileError> {
     Ok(usage_of_metadata(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
 }
 
 /// Returns the disk usage of the direct entries of a directory, without the one named `except`.
-pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<DiskUsage, DiskError> {
+pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<DiskUsage, FileError> {
     let mut usage = DiskUsage::default();
     let mut add = |entry: fs::DirEntry| match entry.metadata() {
         Ok(metadata) => {

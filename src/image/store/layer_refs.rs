@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::LayerNumber;
+use safe_fs::FileError;
 
 use super::catalog::{Catalog, State};
 use crate::digest::Digest;
@@ -15,7 +16,6 @@ use crate::layer::confined_root::DiskUsage;
 use crate::layer::staged_layer::Layer;
 use crate::record::Image;
 use crate::store::durable;
-use crate::store::durable::DiskError;
 use crate::store::load::{entries, unreferenced_chain_id};
 
 /// Layers that cannot be held.
@@ -32,7 +32,7 @@ pub enum HoldError {
     LostLayer(Digest),
     /// The layers could not be checked.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for HoldError {
@@ -85,7 +85,7 @@ impl Catalog {
     }
 
     /// Removes a hold and frees unused layers.
-    pub(crate) fn release(&self, owner: &str) -> Result<(), DiskError> {
+    pub(crate) fn release(&self, owner: &str) -> Result<(), FileError> {
         self.state().holds.remove(owner);
         self.free().map(drop)
     }
@@ -102,7 +102,7 @@ impl Catalog {
 
     /// Enables freeing of unused layers, frees those that are unused now, and removes unreferenced
     /// blobs.
-    pub(crate) fn remove_unused(&self) -> Result<(), DiskError> {
+    pub(crate) fn remove_unused(&self) -> Result<(), FileError> {
         self.state().swept = true;
         self.free()?;
         // No image may be added during this: its blobs are written before its record.
@@ -113,7 +113,7 @@ impl Catalog {
         for path in entries(&self.root.join("blobs"))? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if !wanted.contains(name) {
-                durable::remove_file(&path)?;
+                safe_fs::remove_file(&path)?;
             }
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Catalog {
     ///
     /// Each is first moved out of `layers/` by rename, so that `layers/` never has a partial one. A
     /// layer that cannot be moved is kept in the state, and tried again with the next call.
-    pub(crate) fn free(&self) -> Result<DiskUsage, DiskError> {
+    pub(crate) fn free(&self) -> Result<DiskUsage, FileError> {
         let unused = {
             let mut state = self.state();
             if !state.swept {
@@ -146,13 +146,13 @@ impl Catalog {
                 }
                 Err(error) => {
                     self.state().put_back(&layer);
-                    outcome = outcome.and(Err(durable::at("moving away", &from)(error)));
+                    outcome = outcome.and(Err(safe_fs::at("moving away", &from)(error)));
                 }
             }
         }
-        outcome = outcome.and(durable::sync(&self.layers_dir()));
+        outcome = outcome.and(safe_fs::sync_dir(&self.layers_dir()));
         for path in trash {
-            outcome = outcome.and(durable::remove_tree(&path));
+            outcome = outcome.and(safe_fs::remove_dir(&path));
             durable::crash_point(&self.root, "layer removed");
         }
         outcome.map(|()| freed)

@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use safe_fs::FileError;
+
 use crate::config::chain_id;
 use crate::digest::Digest;
 use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
@@ -12,20 +14,20 @@ use crate::layer::staged_layer::{Layer, LayerRecord, number};
 use crate::record::Image;
 use crate::store::catalog::{ImageRecord, OpenError, State, VERSION};
 use crate::store::durable;
-use crate::store::durable::{DiskError, Found};
+use crate::store::durable::Found;
 
 /// Returns the entries of a directory.
-pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, FileError> {
     let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
-    listed.map_err(durable::at("listing", directory))
+    listed.map_err(safe_fs::at("listing", directory))
 }
 
 /// Removes what a crash left in `tmp/`. An entry that cannot be removed stays, and its number is
 /// not used again.
-pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), DiskError> {
+pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), FileError> {
     for path in entries(directory)? {
         let removed =
-            if path.is_dir() && !path.is_symlink() { durable::remove_tree(&path) } else { durable::remove_file(&path) };
+            if path.is_dir() && !path.is_symlink() { safe_fs::remove_dir(&path) } else { safe_fs::remove_file(&path) };
         if let Err(error) = removed {
             let error: &dyn std::error::Error = &error;
             tracing::warn!(error, "cannot remove a leftover in tmp; it stays until the next start");
@@ -78,7 +80,7 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
 }
 
 /// Returns the disk usage of a layer's directory without its files.
-pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
+pub(crate) fn beside(path: &Path) -> Result<DiskUsage, FileError> {
     let mut usage = durable::disk_usage_of(path)?;
     usage.add(durable::disk_usage_of_entries(path, "fs")?);
     Ok(usage)
@@ -90,12 +92,12 @@ pub(crate) fn unreferenced_chain_id(number: u64) -> Digest {
 }
 
 /// Returns the record of a layer of which only the disk usage is known.
-fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
+fn nameless(number: u64, path: &Path) -> Result<LayerRecord, FileError> {
     let files = path.join("fs");
     let weighed = ConfinedRoot::open(&files).and_then(|root| disk_usage(root.directory(Path::new("."))?.as_fd(), None));
     let DiskUsage { bytes, inodes } = match weighed {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => DiskUsage::default(),
-        other => other.map_err(durable::at("weighing", &files))?,
+        other => other.map_err(safe_fs::at("weighing", &files))?,
     };
     let id = unreferenced_chain_id(number);
     Ok(LayerRecord {
@@ -116,7 +118,7 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
     let mut records = Vec::new();
     for path in entries(&directory)? {
         if path.extension().is_some_and(|extension| extension == "new") {
-            durable::remove_file(&path)?;
+            safe_fs::remove_file(&path)?;
             continue;
         }
         let why = match durable::read_record::<ImageRecord>(&path, VERSION)? {
@@ -137,7 +139,7 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
             Found::Spoilt(_) => "image record is not readable; dropped",
         };
         tracing::warn!(path = %path.display(), "{why}");
-        durable::remove_file(&path)?;
+        safe_fs::remove_file(&path)?;
     }
     records.sort_by_key(|record| record.generation);
     let generations: HashMap<Digest, u64> =

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::LayerNumber;
+use safe_fs::FileError;
 use sync::{KeyedLock, Mutex, RwLock};
 
 use crate::config::{Config, ConfigBlob};
@@ -42,7 +43,6 @@ use crate::rootfs::passwd::{Accounts, FILE_MAX};
 use crate::rootfs::read_files::{RootfsError, read_files};
 use crate::store::catalog::{Catalog, OpenError};
 use crate::store::disk_usage::Usage;
-use crate::store::durable::DiskError;
 use crate::store::layer_refs::HoldError;
 
 /// Images whose accounts are kept in memory.
@@ -108,7 +108,7 @@ pub struct ConfigError {
 pub enum ConfigCause {
     /// Its file could not be read.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
     /// Its file is damaged.
     #[error(transparent)]
     Damaged(#[from] ManifestError),
@@ -244,7 +244,7 @@ impl Store {
     ///
     /// Succeeds if there is no such image. Layers stay as long as another image or a hold uses
     /// them. Blocks.
-    pub fn remove(&self, text: &str) -> Result<(), DiskError> {
+    pub fn remove(&self, text: &str) -> Result<(), FileError> {
         if let Some(id) = self.catalog.remove(text, &self.http().registries.search)? {
             self.forget_accounts(&id);
         }
@@ -278,13 +278,13 @@ impl Store {
     }
 
     /// Removes all holds of `owner` and frees layers without other users. Blocks.
-    pub fn release(&self, owner: &str) -> Result<(), DiskError> {
+    pub fn release(&self, owner: &str) -> Result<(), FileError> {
         self.catalog.release(owner)
     }
 
     /// Frees unused layers now, and enables freeing for later calls. Call it once all holds are
     /// known. Blocks.
-    pub fn remove_unused(&self) -> Result<(), DiskError> {
+    pub fn remove_unused(&self) -> Result<(), FileError> {
         self.catalog.remove_unused()
     }
 
@@ -294,9 +294,9 @@ impl Store {
     }
 
     /// Returns the content of a manifest or image config, if an image in the store has it. Blocks.
-    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
+    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, FileError> {
         let path = self.catalog.blob_path(digest);
-        std::fs::read(&path).map_err(durable::at("reading", &path))
+        std::fs::read(&path).map_err(safe_fs::at("reading", &path))
     }
 
     /// Reads the config of an image. The store does not keep it in memory, because the image decides its size.

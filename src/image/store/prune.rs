@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use safe_fs::FileError;
+
 use crate::digest::Digest;
 use crate::record::Image;
 use crate::store::Store;
 use crate::store::catalog::{Catalog, State};
-use crate::store::durable::DiskError;
 
 /// The images that were removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum PruneError {
     Unknown,
     /// The store failed.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl model::ErrorClass for PruneError {

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
+use safe_fs::FileError;
+
 use crate::store::catalog::Catalog;
-use crate::store::durable;
-use crate::store::durable::DiskError;
 
 const BUFFER: usize = 128 * 1024;
 
@@ -21,15 +21,15 @@ pub(crate) struct TempFile {
 pub(crate) enum TempFileError {
     Read(io::Error),
     TooLarge(u64),
-    Disk(DiskError),
+    Disk(FileError),
 }
 
 impl Catalog {
-    pub(crate) fn temp_file(&self) -> Result<TempFile, DiskError> {
+    pub(crate) fn temp_file(&self) -> Result<TempFile, FileError> {
         let place = self.root.join("tmp").join(format!("spool-{}", self.fresh_number()));
         let open = File::options().create_new(true).read(true).write(true).open(&place);
-        let file = open.map_err(durable::at("creating", &place))?;
-        durable::remove_file(&place)?;
+        let file = open.map_err(safe_fs::at("creating", &place))?;
+        safe_fs::remove_file(&place)?;
         Ok(TempFile { file, place })
     }
 }
@@ -55,14 +55,14 @@ impl TempFile {
     }
 
     /// Returns the file, positioned at its start.
-    pub(crate) fn rewound(mut self) -> Result<File, DiskError> {
+    pub(crate) fn rewound(mut self) -> Result<File, FileError> {
         match self.file.rewind() {
             Ok(()) => Ok(self.file),
             Err(error) => Err(self.failed(error)),
         }
     }
 
-    pub(crate) fn failed(&self, error: io::Error) -> DiskError {
-        durable::at("writing", &self.place)(error)
+    pub(crate) fn failed(&self, error: io::Error) -> FileError {
+        safe_fs::at("writing", &self.place)(error)
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::ErrorClass as _;
+use safe_fs::FileError;
 
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
@@ -15,7 +16,6 @@ use crate::registry::endpoint::Registries;
 use crate::store::Store;
 use crate::store::catalog::OpenError;
 use crate::store::commit::{LayerPlan, NewImage};
-use crate::store::durable::DiskError;
 use crate::test_support::{Made, Tar};
 
 pub(crate) fn open(path: &Path) -> Store {
@@ -45,7 +45,7 @@ pub(crate) fn add(store: &Store, tars: &[Vec<u8>], name: &str) -> Arc<Image> {
 #[derive(Debug)]
 pub(crate) enum AddError {
     Unpack(UnpackError),
-    Disk(DiskError),
+    Disk(FileError),
 }
 
 impl AddError {

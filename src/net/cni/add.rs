@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 
-use super::cache::{CacheError, Entry};
+use super::cache::Entry;
 use super::conf::dir::{BadFile, DirError};
 use super::del::DelError;
 use super::plugin::args::BadPod;
@@ -28,7 +29,7 @@ pub enum AddError {
     #[error("pod {pod} is attached to the network {network} already, or has to be detached from it first")]
     AlreadyAttached { pod: String, network: String },
     #[error(transparent)]
-    Cache(#[from] CacheError),
+    Cache(#[from] FileError),
     #[error("attaching the pod to the network {network}")]
     Plugin { network: String, source: PluginError },
     #[error("the plugins of the network {network} gave a result that cannot be used: {why}")]
@@ -130,7 +131,7 @@ impl Cni {
         Ok(entry)
     }
 
-    async fn write(&self, entry: &Entry) -> Result<(), CacheError> {
+    async fn write(&self, entry: &Entry) -> Result<(), FileError> {
         let draft = entry.draft(&self.settings().cache_dir);
         blocking(move || draft.write()).await
     }

@@ -7,12 +7,11 @@
 //! The directory should outlive a reboot, since what plugins allocate does. Nothing is synced: what is lost with the power
 //! was written moments before, and a file that is cut short still names its pod.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -23,31 +22,6 @@ use super::plugin::version::Version;
 /// A result and a configuration, with room to spare.
 const FILE_MAX: u64 = 32 << 20;
 const FORMAT: u32 = 1;
-
-#[derive(Debug, thiserror::Error)]
-pub enum CacheError {
-    #[error("making the directory {path}")]
-    MakeDir { path: PathBuf, source: io::Error },
-    #[error("reading {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("writing {path}")]
-    Write { path: PathBuf, source: io::Error },
-    #[error("removing {path}")]
-    Remove { path: PathBuf, source: io::Error },
-}
-
-impl ErrorClass for CacheError {
-    fn kind(&self) -> ErrorKind {
-        let (Self::MakeDir { source, .. }
-        | Self::Read { source, .. }
-        | Self::Write { source, .. }
-        | Self::Remove { source, .. }) = self;
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
-            _ => ErrorKind::Internal,
-        }
-    }
-}
 
 /// A pod in a network, as it was attached.
 #[derive(Debug)]
@@ -94,8 +68,8 @@ impl Entry {
         NewEntry { dir: dir.to_owned(), path: self.path(dir), written }
     }
 
-    pub(super) fn remove(&self, dir: &Path) -> Result<(), CacheError> {
-        remove(&self.path(dir))
+    pub(super) fn remove(&self, dir: &Path) -> Result<(), FileError> {
+        safe_fs::remove_file(&self.path(dir))
     }
 }
 
@@ -108,37 +82,16 @@ pub(super) struct NewEntry {
 
 impl NewEntry {
     /// Writes it whole or not at all.
-    pub(super) fn write(self) -> Result<(), CacheError> {
+    pub(super) fn write(self) -> Result<(), FileError> {
         let Self { dir, path, written } = self;
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
-        made.map_err(|source| CacheError::MakeDir { path: dir, source })?;
-        replace(&path, &written).map_err(|source| CacheError::Write { path, source })
-    }
-}
-
-fn replace(path: &Path, written: &CacheFile) -> io::Result<()> {
-    let bytes = serde_json::to_vec(written)?;
-    let new = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    let done = file.write_all(&bytes).and_then(|()| fs::rename(&new, path));
-    if done.is_err() {
-        drop(fs::remove_file(&new));
-    }
-    done
-}
-
-pub(super) fn remove(path: &Path) -> Result<(), CacheError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(CacheError::Remove { path: path.to_owned(), source: error })
-        }
-        _ => Ok(()),
+        safe_fs::private_dir(&dir)?;
+        safe_fs::write_json(&path, &written)
     }
 }
 
 /// All entries by their names; none where there is no such directory.
-pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, CacheError> {
-    let failed = |source| CacheError::Read { path: dir.to_owned(), source };
+pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, FileError> {
+    let failed = |source: io::Error| FileError::new("reading", dir, source);
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -165,13 +118,13 @@ impl CachedAttachment {
     }
 
     /// None where the file is damaged, or gone.
-    pub(super) fn read(&self) -> Result<Option<Entry>, CacheError> {
+    pub(super) fn read(&self) -> Result<Option<Entry>, FileError> {
         let mut bytes = Vec::new();
         let read = File::open(&self.path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes));
         match read {
             Ok(_) => {}
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(CacheError::Read { path: self.path.clone(), source }),
+            Err(source) => return Err(FileError::new("reading", &self.path, source)),
         }
         let entry = self.understand(&bytes);
         if entry.is_none() {

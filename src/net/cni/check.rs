@@ -1,8 +1,8 @@
 //! CHECK: whether a pod's place in the network is as it was made.
 
 use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 
-use super::cache::CacheError;
 use super::plugin::chain::PluginChain;
 use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
@@ -15,7 +15,7 @@ pub enum CheckError {
     #[error("the network namespace of the pod is gone")]
     NoNamespace,
     #[error(transparent)]
-    Cache(#[from] CacheError),
+    Cache(#[from] FileError),
     #[error("the pod's place in the network {network} is not as it should be")]
     Plugin { network: String, source: PluginError },
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 
 use super::add::chain;
-use super::cache::{self, CacheError, CachedAttachment, Entry};
+use super::cache::{self, CachedAttachment, Entry};
 use super::conf::ConfList;
 use super::conf::dir::DirError;
 use super::plugin::args;
@@ -19,7 +20,7 @@ pub enum DelError {
     #[error(transparent)]
     Dir(#[from] DirError),
     #[error(transparent)]
-    Cache(#[from] CacheError),
+    Cache(#[from] FileError),
     #[error("detaching the pod from the network {network}")]
     Plugin { network: String, source: PluginError },
 }
@@ -64,7 +65,7 @@ impl Cni {
     }
 
     /// The entries of all pods, or of one.
-    pub(super) async fn cached_attachment(&self, pod: Option<&str>) -> Result<Vec<CachedAttachment>, CacheError> {
+    pub(super) async fn cached_attachment(&self, pod: Option<&str>) -> Result<Vec<CachedAttachment>, FileError> {
         let (dir, pod) = (self.settings().cache_dir.clone(), pod.map(str::to_owned));
         let is_wanted = move |cached: &CachedAttachment| pod.as_ref().is_none_or(|pod| cached.pod == *pod);
         blocking(move || Ok(cache::cached(&dir)?.into_iter().filter(is_wanted).collect())).await
@@ -83,7 +84,7 @@ impl Cni {
             return self.detach(entry).await;
         }
         self.detach_unknown(unknown).await?;
-        Ok(blocking(move || cache::remove(&path)).await?)
+        Ok(blocking(move || safe_fs::remove_file(&path)).await?)
     }
 
     /// Calls the plugins, and forgets the pod once all of them have done it.

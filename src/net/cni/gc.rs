@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 use serde_json::{Map, Value, json};
 
-use super::cache::{CacheError, CachedAttachment};
+use super::cache::CachedAttachment;
 use super::conf::ConfList;
 use super::conf::dir::DirError;
 use super::del::DelError;
@@ -31,7 +32,7 @@ pub struct GcReport {
 #[derive(Debug, thiserror::Error)]
 pub enum GcFailure {
     #[error(transparent)]
-    Cache(#[from] CacheError),
+    Cache(#[from] FileError),
     #[error(transparent)]
     Dir(#[from] DirError),
     #[error("detaching pod {pod}, which is no more")]

@@ -26,12 +26,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use safe_fs::FileError;
 use sync::Mutex;
 use sync::threads::STOP;
 use tokio::sync::RwLock;
 
 pub use add::AddError;
-pub use cache::CacheError;
 pub use check::CheckError;
 pub use conf::ConfError;
 pub use conf::cidr::{BadCidr, Cidr};
@@ -110,7 +110,7 @@ impl Cni {
     }
 
     /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
-    pub fn attachments(&self) -> Result<Vec<String>, CacheError> {
+    pub fn attachments(&self) -> Result<Vec<String>, FileError> {
         let mut pods: Vec<_> =
             cache::cached(&self.settings().cache_dir)?.into_iter().map(|cached| cached.pod).collect();
         pods.dedup();
@@ -118,7 +118,7 @@ impl Cni {
     }
 
     /// Whether this pod still has to be detached.
-    pub async fn is_attached(&self, pod: &str) -> Result<bool, CacheError> {
+    pub async fn is_attached(&self, pod: &str) -> Result<bool, FileError> {
         Ok(!self.cached_attachment(Some(pod)).await?.is_empty())
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn write(
         safe_fs::write(&path, bytes)?;
         if let Some((uid, gid)) = owner {
             let owned = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
-            owned.map_err(|source| FileError::Write { path, source })?;
+            owned.map_err(|source| FileError::new("writing", path, source))?;
         }
     }
     selinux.map_or(Ok(()), |labels| label(above, &labels.mount))
@@ -78,7 +78,7 @@ pub(crate) fn write(
 pub(crate) fn label(dir: &Path, label: &str) -> Result<(), FileError> {
     NAMES.into_iter().try_for_each(|name| {
         let path = dir.join(DIR).join(name);
-        relabel(&path, label).map(drop).map_err(|e| FileError::Write { path, source: std::io::Error::other(e) })
+        relabel(&path, label).map(drop).map_err(|e| FileError::new("writing", path, std::io::Error::other(e)))
     })
 }
 
@@ -88,5 +88,5 @@ fn make_room(dir: &Path, size: usize) -> Result<(), FileError> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let options = format!("mode=700,nr_inodes=16,size={size}");
     mount(Some("pod"), dir, Some("tmpfs"), flags, Some(options.as_str()))
-        .map_err(|errno| FileError::Mount { path: dir.to_owned(), source: errno.into() })
+        .map_err(|errno| FileError::new("mounting a file system at", dir, errno))
 }

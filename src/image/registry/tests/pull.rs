@@ -236,7 +236,7 @@ async fn a_redirect_to_another_host_sends_no_secret_and_ignores_its_challenge() 
 async fn circular_redirects_are_refused() {
     let server = Server::start(|request| Answer::status(302).with("location", request.path.clone())).await;
     let error = TestEnv::new().store.pull_named(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    assert!(error_chain(&error).contains("too many redirects"), "{error:?}");
+    assert!(chain(&error).contains("too many redirects"), "{error:?}");
     assert!(server.seen().len() < 20);
 }
 

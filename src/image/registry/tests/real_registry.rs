@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::ErrorClass as _;
+use model::error_chain::chain;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -17,7 +18,6 @@ use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::registry::docker_config::RegistryCredentials;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
-use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Pair};
 use crate::registry::tests::support::{TestEnv, me, mirrored};
 use crate::registry::tls::Tls;
@@ -181,7 +181,7 @@ async fn a_guarded_registry_requires_ca_certificate_and_password() {
             .pull_named(&name, given)
             .await
             .map(|image| image.id.clone())
-            .map_err(|error| (error.kind(), error_chain(&error)))
+            .map_err(|error| (error.kind(), chain(&error)))
     };
     let right = login(&real.host, "secret");
     let (_, text) = pull(Authority::new().known(), &right, None).await.unwrap_err();

@@ -2,11 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::Digest;
-use crate::registry::fetch_error::error_chain;
 use crate::registry::pull_error::PullError;
 use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, route, routes};
 use model::ErrorClass as _;
+use model::error_chain::chain;
 
 async fn refused(server: &Server) -> PullError {
     refused_knowing(server, &[]).await
@@ -59,7 +59,7 @@ async fn a_challenge_from_another_host_is_not_answered_even_after_a_redirect() {
     let target = format!("http://{}/v2/x/manifests/1", greedy.host);
     let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
     let error = refused_knowing(&server, &[&greedy, &tokens]).await;
-    assert!(error_chain(&error).contains(&greedy.host), "{}", error_chain(&error));
+    assert!(chain(&error).contains(&greedy.host), "{}", chain(&error));
     assert!(tokens.seen().is_empty());
     assert!(greedy.seen().iter().all(|seen| seen.header("authorization").is_none()));
 }
@@ -96,7 +96,7 @@ async fn no_response_directs_a_pull_to_a_server_on_this_node() {
         for answer in answers {
             let server = Server::start(move |_| answer.clone()).await;
             let error = refused(&server).await;
-            let text = error_chain(&error);
+            let text = chain(&error);
             assert_eq!(error.kind(), model::ErrorKind::Invalid, "{host}: {error:?}");
             assert!(
                 text.contains("to allow it, add a section for that server under [registries]")
@@ -125,12 +125,12 @@ async fn errors_do_not_repeat_untrusted_responses_of_other_servers() {
         let target = format!("http://{}/open-sesame", other.host);
         let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
         let error = refused_knowing(&server, &[&other]).await;
-        assert!(!error_chain(&error).contains("sesame") && !format!("{error:?}").contains("sesame"), "{error:?}");
+        assert!(!chain(&error).contains("sesame") && !format!("{error:?}").contains("sesame"), "{error:?}");
     }
     let other = Server::start(|_| Answer::status(500)).await;
     let target = format!("http://{}/open-sesame", other.host);
     let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
-    let text = error_chain(&refused_knowing(&server, &[&other]).await);
+    let text = chain(&refused_knowing(&server, &[&other]).await);
     assert!(text.contains(&other.host) && text.contains("500") && !text.contains("sesame"), "{text}");
 }
 
@@ -148,7 +148,7 @@ async fn a_chain_of_redirects_between_hosts_is_limited() {
     })
     .await;
     there.set(two.host.clone()).unwrap();
-    assert!(error_chain(&refused_knowing(&one, &[&one, &two]).await).contains("too many redirects"));
+    assert!(chain(&refused_knowing(&one, &[&one, &two]).await).contains("too many redirects"));
     assert!(one.seen().len() + two.seen().len() < 10);
 }
 
@@ -163,7 +163,7 @@ async fn endless_tokens_and_headers_are_not_read() {
         let server = Server::start(move |_| answer.clone()).await;
         let error = refused(&server).await;
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
-        assert!(error_chain(&error).len() < 2000);
+        assert!(chain(&error).len() < 2000);
     }
 }
 
@@ -232,7 +232,7 @@ async fn nested_indexes_are_limited() {
     }
     images.insert("/v2/x/manifests/1".into(), below);
     let server = Server::start(move |request| route(&images, request)).await;
-    assert!(error_chain(&refused(&server).await).contains("nested too deep"));
+    assert!(chain(&refused(&server).await).contains("nested too deep"));
     assert!(server.seen().len() < 8);
 }
 

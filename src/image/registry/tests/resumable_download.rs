@@ -2,12 +2,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use model::ErrorClass as _;
+use model::error_chain::chain;
 use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
-use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::support::{TestEnv, guarded, made, me, mirrored};
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
@@ -96,7 +96,7 @@ async fn a_failed_pull_lists_every_endpoint_with_its_error() {
     let urls = [dead.clone(), format!("http://{}", absent.host), format!("http://{}", broken.host)];
     let env = TestEnv::with(mirrored(&urls), Limits::default());
     let error = env.store.pull_named("registry.example/x:1", None).await.unwrap_err();
-    let text = error_chain(&error);
+    let text = chain(&error);
     for part in [&urls[..], &["refused".into(), "404".into(), "503".into()]].concat() {
         assert!(text.contains(&part), "{part} in {text}");
     }
@@ -135,7 +135,7 @@ async fn a_silent_server_is_aborted_at_every_step() {
         let pull = env.store.pull_named(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable);
-        assert!(error_chain(&error).contains("no progress for 0.3 s"), "{}", error_chain(&error));
+        assert!(chain(&error).contains("no progress for 0.3 s"), "{}", chain(&error));
         env.empty();
     }
 }

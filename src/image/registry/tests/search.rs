@@ -37,7 +37,7 @@ async fn a_failed_search_reports_the_errors_of_all_registries() {
     let (one, two) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(403)).await);
     let env = searching(&[&one.host, &two.host]);
     let error = env.store.pull_named("x", None).await.unwrap_err();
-    let text = error_chain(&error);
+    let text = chain(&error);
     for part in [&one.host, &two.host, "404", "403"] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -83,7 +83,7 @@ async fn an_unreachable_registry_ends_the_search_and_is_named() {
     for first in ["127.0.0.1:1", &broken.host] {
         let error = searching(&[first, &second.host]).store.pull_named("x:1", None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
-        assert!(error_chain(&error).contains(first), "{}", error_chain(&error));
+        assert!(chain(&error).contains(first), "{}", chain(&error));
         assert!(second.seen().is_empty(), "the image there may be another one");
     }
 }

@@ -1,8 +1,8 @@
+use model::error_chain::chain;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use crate::limits::Limits;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
-use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Demand, Pair, server_config};
 use crate::registry::tests::support::{TestEnv, made, me};
 use crate::registry::tls::Tls;
@@ -26,7 +26,7 @@ async fn registry(pair: &Pair, demand: Option<Demand<'_>>) -> Server {
 
 async fn pull(env: &TestEnv, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
     let pulled = env.store.pull_named(&format!("{}/x:1", server.host), credentials).await;
-    pulled.map(drop).map_err(|error| error_chain(&error))
+    pulled.map(drop).map_err(|error| chain(&error))
 }
 
 #[tokio::test(flavor = "multi_thread")]

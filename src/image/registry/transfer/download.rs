@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::error_chain::chain;
 use sync::KeyedGuard;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::registry::fetch_error::{Attempt, Attempts, FetchError, error_chain};
+use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
 use crate::registry::transfer::pipe::pipe;
@@ -187,7 +188,7 @@ impl Pull {
             Ok(()) => Some(ready),
             // The download will report the reason.
             Err(error) => {
-                tracing::debug!(%blob, error = error_chain(&error), "no access to a stored layer; downloading it");
+                tracing::debug!(%blob, error = chain(&error), "no access to a stored layer; downloading it");
                 None
             }
         }

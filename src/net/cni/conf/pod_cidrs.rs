@@ -1,12 +1,13 @@
 //! UpdateRuntimeConfig: the addresses of this node's pods become a network, by a template.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use model::{ErrorClass, ErrorKind};
+use safe_fs::FileError;
 
 use super::cidr::{BadCidr, Cidr};
 use super::dir::{self, DirError};
@@ -29,8 +30,8 @@ pub enum PodCidrError {
     Invalid { path: PathBuf, source: ConfError },
     #[error(transparent)]
     Dir(#[from] DirError),
-    #[error("writing {path}")]
-    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Write(#[from] FileError),
 }
 
 impl ErrorClass for PodCidrError {
@@ -39,10 +40,7 @@ impl ErrorClass for PodCidrError {
             Self::Cidr(e) => e.kind(),
             Self::Template { .. } | Self::Follow { .. } | Self::Invalid { .. } => ErrorKind::Precondition,
             Self::Dir(e) => e.kind(),
-            Self::Write { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
-                _ => ErrorKind::Internal,
-            },
+            Self::Write(e) => e.kind(),
         }
     }
 }
@@ -82,10 +80,8 @@ impl Cni {
         if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
             return Ok(Rendered::Unchanged(path));
         }
-        match write(&path, text.as_bytes()) {
-            Ok(()) => Ok(Rendered::Written(path)),
-            Err(source) => Err(PodCidrError::Write { path, source }),
-        }
+        write(&path, text.as_bytes())?;
+        Ok(Rendered::Written(path))
     }
 }
 
@@ -103,21 +99,11 @@ fn make(template: &Path, cidrs: &[Cidr]) -> Result<String, PodCidrError> {
     Ok(text)
 }
 
-/// Whole or not at all, also when the power fails.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
-    let new = path.with_extension("new");
-    let write = || {
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)?;
-        File::open(dir)?.sync_all()
-    };
-    let done = write();
-    if done.is_err() {
-        drop(fs::remove_file(&new));
+/// Replaces the file atomically and durably, and creates its directory if it is missing.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    if let Some(dir) = path.parent() {
+        let created = DirBuilder::new().recursive(true).mode(0o755).create(dir);
+        created.map_err(safe_fs::at("creating the directory", dir))?;
     }
-    done
+    safe_fs::write_durable(path, bytes, 0o644, || {})
 }
