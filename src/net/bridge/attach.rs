@@ -1,4 +1,4 @@
-//! Attaching a pod.
+//! Attaches a pod to the bridge.
 
 use std::collections::BTreeSet;
 use std::error::Error as _;
@@ -22,7 +22,7 @@ use super::state::{Bridge, BridgeLink};
 use super::sysctl::{self, SysctlError};
 use crate::{Attached, INTERFACE, Pod};
 
-/// Why a pod has no network. [`Bridge::detach`] takes back what was made of it.
+/// A pod that could not be attached. [`Bridge::detach`] removes what was created of it.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     #[error("the pod has no network namespace")]
@@ -62,15 +62,15 @@ impl ErrorClass for AttachError {
     }
 }
 
-/// How long an interface may take to come up: the kernel does the last of it in the background.
+/// Time limit for an interface to come up: the kernel finishes that in the background.
 const UP_WITHIN: Duration = Duration::from_secs(1);
-/// Looked for again after this, and then twice as long each time.
+/// The first pause between two checks; each next one is twice as long.
 const LOOK_AFTER: Duration = Duration::from_micros(20);
 
 impl Bridge {
-    /// Gives a pod its interface, with the addresses that were reserved for it, and its ports of the host.
+    /// Creates the pod's interface with its reserved addresses, and opens its host ports.
     ///
-    /// When it returns, packets pass. When it fails, [`Self::detach`] is to be called.
+    /// When it returns, packets pass. After an error, call [`Self::detach`].
     pub fn attach(&self, pod: &Pod, ips: &[IpAddr]) -> Result<Attached, AttachError> {
         let path = pod.netns.as_deref().ok_or(AttachError::NoNamespace)?;
         let (made, homes, forwards) = {
@@ -103,7 +103,8 @@ impl Bridge {
         Ok(Attached { ips: ips.to_vec(), warnings })
     }
 
-    /// Holds the pod's ports of the host, which are to be the host's and free. They are the pod's in [`State`] already.
+    /// Holds the pod's host ports, which must be free and at addresses of the host. They are the
+    /// pod's in [`State`] already.
     ///
     /// [`State`]: super::state::State
     fn hold_ports(
@@ -129,10 +130,11 @@ impl Bridge {
         Ok(())
     }
 
-    /// Lets the bridge take from the pod's port what the pod may send, before there is one, and opens the pod's ports of the host.
+    /// Allows the pod's packets at the port of the bridge before that exists, and opens its host
+    /// ports.
     fn admit(&self, pod: &str, link: &PodLink, forwards: &[Forward]) -> Result<(), AttachError> {
         let mut state = self.lock();
-        // The interface belongs to the other, and is not made again.
+        // The interface belongs to the other pod and is not replaced.
         if self.is_of_another(&state, pod) {
             return Ok(());
         }
@@ -140,8 +142,8 @@ impl Bridge {
         self.add_elements(&mut state, link, forwards).map_err(AttachError::Rules)
     }
 
-    /// Makes the pair of interfaces; where the bridge is gone, after making that anew. The bridge that it was, and the index of
-    /// the end there.
+    /// Creates the pair of interfaces, after creating the bridge again if it was removed. Returns
+    /// the bridge and the index of the interface on the host.
     fn connect(
         &self,
         socket: &Socket,
@@ -215,8 +217,8 @@ fn limit(
     Ok(())
 }
 
-/// A socket in the pod's network namespace, opened by a thread that ends there. What holds for the interface is set before there
-/// is one.
+/// Opens a socket in the pod's network namespace, in a thread that exits there. Settings of the
+/// namespace that apply to the interface are written before the interface exists.
 fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     let look = || -> io::Result<Result<Socket, AttachError>> {
         let socket = || {
@@ -233,7 +235,8 @@ fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     entered.unwrap_or_else(|| Err(io::Error::other("nobody went there"))).map_err(failed)?
 }
 
-/// Brings the pod's interface up, with its addresses and the way out, which is the only neighbour that there is. Its index.
+/// Brings the pod's interface up, with its addresses and the default route, whose gateway is its
+/// only neighbour. Returns its index.
 fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32, NetlinkError> {
     let mut batch = Batch::new();
     link::no_link_local(&mut batch, INTERFACE);
@@ -251,12 +254,13 @@ fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32,
     Ok(index)
 }
 
-/// Whether packets pass an interface.
+/// Returns whether packets pass an interface.
 fn is_up(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
     Ok(socket.link(name)?.is_some_and(|link| link.running))
 }
 
-/// Whether the kernel takes packets to these addresses: those of IPv6 it puts to use in the background.
+/// Returns whether the kernel accepts packets to these addresses: it activates IPv6 addresses in
+/// the background.
 fn are_ready(socket: &Socket, ips: &[IpAddr]) -> Result<bool, NetlinkError> {
     for ip in ips.iter().filter(|ip| ip.is_ipv6()) {
         if !socket.is_local(*ip)? {
@@ -266,7 +270,7 @@ fn are_ready(socket: &Socket, ips: &[IpAddr]) -> Result<bool, NetlinkError> {
     Ok(true)
 }
 
-/// Whether it came true in time.
+/// Returns whether the condition became true in time.
 fn wait(ready: impl Fn() -> Result<bool, NetlinkError>) -> Result<bool, NetlinkError> {
     let (begin, mut pause) = (Instant::now(), LOOK_AFTER);
     while !ready()? {

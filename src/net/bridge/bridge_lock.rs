@@ -1,8 +1,8 @@
-//! Whose bridge it is: one daemon's at a time in a network namespace.
+//! Locks the bridge for one daemon in a network namespace.
 //!
-//! The claim is an empty table in nftables that belongs to a socket. The kernel gives it to no other, whoever flushes all rules
-//! leaves it alone, and it goes with the socket, however the process ends. It takes the right that changing the bridge takes, so
-//! nobody can keep a daemon from its bridge who could not take that away as well.
+//! The lock is an empty nftables table that a socket owns. The kernel refuses the table to others,
+//! `nft flush ruleset` leaves it alone, and it is removed with the socket, however the process
+//! exits. Creating it needs the same capability as changing the bridge does.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::nft;
 use super::setup::NotReady;
 use super::state::{Bridge, lock};
 
-/// A process that was just started by a daemon that was just killed still has its sockets for a moment.
+/// A process that a killed daemon had just started keeps the daemon's sockets for up to this time.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -21,12 +21,13 @@ pub(super) enum BridgeLock {
         /// Keeps it.
         _socket: Socket,
     },
-    /// For good: once the other daemon is gone, its pods are still there, and so will its successor be.
+    /// For good: when the other daemon exits, its pods still use the bridge, and so does its
+    /// successor.
     Another,
 }
 
 impl Bridge {
-    /// Makes sure that no other daemon has this bridge, or its table, in this network namespace. Before anything is changed.
+    /// Acquires the bridge and its table in this network namespace. Call it before any change.
     pub fn acquire(&self) -> Result<(), NotReady> {
         let mut claim = lock(&self.claim);
         if claim.is_none() {
@@ -38,7 +39,7 @@ impl Bridge {
         }
     }
 
-    /// Whether another daemon has it, as far as was asked.
+    /// Returns whether another daemon has the bridge, as of the last attempt.
     pub(super) fn is_of_another_daemon(&self) -> bool {
         matches!(*lock(&self.claim), Some(BridgeLock::Another))
     }
@@ -50,7 +51,7 @@ impl Bridge {
             match nft::own_table(&socket, &name) {
                 Ok(true) => return Ok(BridgeLock::Ours { _socket: socket }),
                 Ok(false) => std::thread::sleep(PAUSE),
-                // Linux before 5.12: nobody is kept away there.
+                // Linux before 5.12 has no owned tables: two daemons are not detected there.
                 Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
                     tracing::debug!(%error, "this kernel has no tables with owners");
                     return Ok(BridgeLock::Ours { _socket: socket });

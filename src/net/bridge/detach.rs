@@ -1,4 +1,4 @@
-//! Detaching a pod.
+//! Detaches a pod from the bridge.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::link::{LinkRemoval, PendingLink};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::state::Bridge;
 
-/// What could not be taken back. Trying again goes on from there.
+/// A pod that could not be detached completely. A repeated call continues.
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
     #[error("removing the rules for the pod")]
@@ -28,11 +28,12 @@ impl ErrorClass for DetachError {
 }
 
 impl Bridge {
-    /// Takes back all that a pod has: host ports, interface, addresses. What is missing is no error, the pod itself included.
+    /// Removes the host ports, the interface and the addresses of a pod. What is missing is not an
+    /// error, the pod itself included.
     ///
-    /// Its network namespace may be gone already, and its interface with it. When this returns, the pod is cut off and its host
-    /// ports are free. The kernel takes some 20 ms to let go of an interface; nobody has to wait for that, and the addresses are
-    /// free after it.
+    /// Its network namespace may have been removed already, and its interface with it. When this
+    /// returns, no packet passes and the host ports are free. The kernel takes about 20 ms to
+    /// remove an interface, in the background; the addresses are free after that.
     pub fn detach(&self, pod: &str) -> Result<LinkRemoval, DetachError> {
         let name = self.link_name(pod);
         let (another, neighbors) = {
@@ -40,7 +41,7 @@ impl Bridge {
             let ips = state.attached.get(pod).cloned().unwrap_or_default();
             (self.is_of_another(&state, pod), state.made.map(|made| (made.index, ips)))
         };
-        // First, since the bridge looks at what the pod sends no longer than it knows the pod.
+        // First: the bridge filters a pod's packets only while the pod is in its sets.
         let down = if another { Ok(false) } else { take_down(&name, neighbors).map_err(DetachError::Link) };
         let closed = self.close(pod).map_err(DetachError::Ports);
         if !down? {
@@ -58,7 +59,7 @@ impl Bridge {
         let mut state = self.lock();
         let forwards = state.ports.release(pod);
         let link: Vec<_> = state.attached.remove(pod).map(|ips| self.pod_link(pod, &ips)).into_iter().collect();
-        // What another daemon has is not ours to change; of ours nothing is in it.
+        // Without the lock the tables belong to another daemon and contain nothing of this one.
         let removed = if (forwards.is_empty() && link.is_empty()) || self.is_of_another_daemon() {
             Ok(())
         } else {
@@ -68,7 +69,8 @@ impl Bridge {
         drop(state);
         removed?;
         if forwards.iter().any(conntrack::is_udp) {
-            // Without it senders go on missing the next pod for a while, and nothing else.
+            // After a failure, senders may miss the next pod with this port until their entries
+            // expire.
             let forget = |list: &Socket| self.netfilter(|change| conntrack::forget_after((list, change), &forwards));
             self.netfilter(forget).ok();
         }
@@ -76,7 +78,8 @@ impl Bridge {
     }
 }
 
-/// Cuts an interface off, and has the bridge's neighbours forgotten that were behind it. False where there is none.
+/// Takes an interface down and removes its neighbours from the bridge. Returns false if it does not
+/// exist.
 fn take_down(name: &str, neighbors: Option<(u32, Vec<IpAddr>)>) -> Result<bool, NetlinkError> {
     let mut batch = Batch::new();
     if let Some((bridge, ips)) = neighbors {

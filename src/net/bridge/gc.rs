@@ -1,4 +1,4 @@
-//! Sweeping: what pods left that are gone.
+//! Removes what pods that no longer exist left behind.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::netlink::{NetlinkError, Socket};
 use super::setup::NotReady;
 use super::state::Bridge;
 
-/// What could not be swept.
+/// A cleanup that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GcError {
-    #[error("removing interfaces of pods that are gone")]
+    #[error("removing interfaces of pods that no longer exist")]
     Links(#[source] NetlinkError),
     #[error(transparent)]
     NotReady(#[from] NotReady),
@@ -28,8 +28,9 @@ impl ErrorClass for GcError {
 }
 
 impl Bridge {
-    /// Removes the interfaces and host ports of pods that nobody told of, and mends what pods that live have lost. Nothing
-    /// else on the host is touched. The names of the interfaces that are being removed.
+    /// Removes interfaces and host ports of unknown pods, and repairs those of the known ones.
+    /// Changes nothing else on the host. Returns the names of the interfaces that are being
+    /// removed.
     pub fn gc(&self) -> Result<(Vec<String>, LinkRemoval), GcError> {
         let mut state = self.lock();
         let socket = Socket::route().map_err(GcError::Links)?;
@@ -37,12 +38,12 @@ impl Bridge {
         let (prefix, stay) = (self.link_prefix(), self.remaining(&state));
         let ours = links.iter().filter(|link| link.kind == "veth" && link.name.starts_with(&prefix));
         let gone: Vec<_> = ours.map(|link| link.name.clone()).filter(|name| !stay.contains(name)).collect();
-        // On a node that connects its pods by other means there is nothing to mend.
+        // On a node with another network for its pods there is nothing to repair.
         let in_use = state.pool.taken().next().is_some() || links.iter().any(|link| link.name == self.settings.bridge);
         if in_use || !gone.is_empty() {
             self.acquire()?;
         }
-        // Those that left no interface are gone already, whoever removed it.
+        // Pods whose interface another process removed are detached already.
         let owners: BTreeMap<_, _> = state.leaving.iter().map(|pod| (self.link_name(pod), pod.clone())).collect();
         for (_, pod) in owners.iter().filter(|(name, _)| !gone.contains(name)) {
             state.pool.release(pod);

@@ -1,4 +1,4 @@
-//! Who has which address. Kept in memory: whoever calls knows the pods, and tells of them after a start.
+//! Allocates addresses. In memory only: the caller restores those of running pods after a start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,7 +8,7 @@ use model::{ErrorClass, ErrorKind};
 
 use super::link::Mac;
 
-/// Why a pod gets no address.
+/// An address that could not be allocated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReserveError {
     #[error("all {count} addresses of {} are taken", join(.pools))]
@@ -23,7 +23,7 @@ impl ErrorClass for ReserveError {
     }
 }
 
-/// An address that somebody else has.
+/// An address of another pod.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("address {address} belongs to pod {pod}")]
 pub struct AddressTaken {
@@ -41,43 +41,43 @@ fn join(pools: &[IpNet]) -> String {
     pools.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The bridge's own place in each pool.
+/// The bridge's own index in each pool.
 const GATEWAY: u32 = 1;
 const FIRST: u32 = 2;
-/// How far the position that is kept may be ahead, so that it is seldom written.
+/// The stored position may be ahead by this part of the pool, so that it is rarely written.
 const POSITIONS_AHEAD: u32 = 64;
 
-/// An address with its network, and the way out of that.
+/// An address with its network, and the gateway of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AddressConfig {
     pub(super) address: IpNet,
     pub(super) gateway: IpAddr,
 }
 
-/// Pods have the same place in each pool, so a pod with two addresses needs no more thought than one with one.
+/// Pods have the same index in each pool, so allocating two addresses is as simple as one.
 #[derive(Debug)]
 pub(super) struct AddressPool {
     nets: Vec<IpNet>,
-    /// The last place that all pools have.
+    /// The last index that all pools have.
     last: u32,
-    /// Where to look next. It goes round, so what was freed is used last.
+    /// The next index to try. It wraps around, so that a freed address is used last.
     next: u32,
-    /// The position that was kept for the next daemon.
+    /// The position stored for the next daemon.
     kept_next: Option<u32>,
-    /// Also addresses of older pools, which pods that live on may have.
+    /// Also contains addresses in older pools, of pods that still run.
     taken: BTreeMap<IpAddr, String>,
-    /// The bridge's addresses in older pools, which may lie within newer ones.
+    /// The bridge's addresses in older pools, which may be inside of newer ones.
     kept: BTreeSet<IpAddr>,
 }
 
 impl AddressPool {
-    /// The nets have been checked: each has at least one place for a pod.
+    /// `nets` must be checked: each has at least one address for a pod.
     pub(super) fn new(nets: Vec<IpNet>) -> Self {
         let last = nets.iter().map(last_place).min().unwrap_or_default();
         Self { nets, last, next: FIRST, kept_next: None, taken: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
-    /// Gives out addresses of other networks from now on. What is taken stays so.
+    /// Replaces the pools for new allocations. Allocated addresses stay.
     pub(super) fn move_to(&mut self, nets: Vec<IpNet>) {
         let taken = std::mem::take(&mut self.taken);
         let mut kept = std::mem::take(&mut self.kept);
@@ -88,7 +88,7 @@ impl AddressPool {
         }
     }
 
-    /// Never gives out an address: the bridge has it, for pods of an older pool.
+    /// Excludes an address that the bridge has for pods of an older pool.
     pub(super) fn keep(&mut self, ip: IpAddr) {
         self.kept.insert(ip);
     }
@@ -97,12 +97,12 @@ impl AddressPool {
         &self.nets
     }
 
-    /// The bridge's addresses, each with its network.
+    /// Returns the bridge's addresses with their networks.
     pub(super) fn gateways(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.nets.iter().map(gateway)
     }
 
-    /// None for an address that is in no pool.
+    /// Returns `None` for an address outside of all pools.
     pub(super) fn address_config(&self, ip: IpAddr) -> Option<AddressConfig> {
         let net = self.nets.iter().find(|net| is_for_pods(net, ip))?;
         Some(AddressConfig { address: IpNet::new(ip, net.prefix_len()).ok()?, gateway: gateway(net).addr() })
@@ -112,7 +112,7 @@ impl AddressPool {
         self.taken.iter().map(|(ip, pod)| (ip, pod.as_str()))
     }
 
-    /// The pod's addresses; those that it has already where it asks again.
+    /// Allocates addresses for a pod, or returns those that it has.
     pub(super) fn reserve(&mut self, pod: &str) -> Result<Vec<IpAddr>, ReserveError> {
         let had: Vec<_> = self.nets.iter().filter_map(|net| self.of(pod).find(|ip| net.contains(ip))).collect();
         if had.len() == self.nets.len() {
@@ -131,13 +131,13 @@ impl AddressPool {
         Err(ReserveError::Exhausted { pools: self.nets.clone(), count: self.last - GATEWAY })
     }
 
-    /// Goes on from a position that was kept.
+    /// Continues at a stored position.
     pub(super) fn resume(&mut self, next: u32) {
         self.next = next.clamp(FIRST, self.last.saturating_add(1));
     }
 
-    /// The position that is to be kept, where the one that was kept is passed or far ahead. It is ahead of the pool's own by a part
-    /// of the pool.
+    /// Returns the position to store, if the stored one is passed or far ahead. It is ahead of the
+    /// pool's own by a part of the pool.
     pub(super) fn position_to_keep(&mut self) -> Option<u32> {
         let places = self.last.saturating_sub(FIRST).saturating_add(1);
         let ahead = (places / 8).min(POSITIONS_AHEAD);
@@ -152,7 +152,7 @@ impl AddressPool {
         self.kept_next
     }
 
-    /// Marks addresses as a pod's, all of them or none.
+    /// Marks addresses as used by a pod, all of them or none.
     pub(super) fn take(&mut self, pod: &str, ips: &[IpAddr]) -> Result<(), AddressTaken> {
         let other = |ip: &&IpAddr| self.taken.get(ip).is_some_and(|owner| owner != pod);
         if let Some(address) = ips.iter().find(other) {
@@ -178,18 +178,20 @@ impl AddressPool {
     }
 }
 
-/// The bridge's address in a network.
+/// Returns the bridge's address in a network.
 pub(super) fn gateway(net: &IpNet) -> IpNet {
     IpNet::new(address(net, GATEWAY), net.prefix_len()).unwrap_or(*net)
 }
 
-/// An Ethernet address that belongs to an address, so that whoever remembers the last pod with it finds the next one.
+/// Derives an Ethernet address from an IP address, so that stale neighbour entries for the last pod
+/// also reach the next one.
 pub(super) fn mac(ip: IpAddr) -> Mac {
     let [a, b, c, d] = last_four(ip);
     [0x0a, if ip.is_ipv4() { 0x58 } else { 0x59 }, a, b, c, d]
 }
 
-/// The bridge's, which no pod can have, whatever address it gets. Always the same: pods do not ask for it.
+/// The bridge's Ethernet address, constant and never that of a pod: pods have it as a permanent
+/// neighbour.
 pub(super) fn bridge_mac(name: &str) -> Mac {
     // FNV-1a.
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -204,7 +206,8 @@ fn last_four(ip: IpAddr) -> [u8; 4] {
     }
 }
 
-/// Broadcast is none of the pods'. Of IPv6 no more is used than IPv4 could have.
+/// The number of usable addresses: without broadcast, and for IPv6 at most as many as IPv4 can
+/// have.
 fn last_place(net: &IpNet) -> u32 {
     let bits = u32::from(net.max_prefix_len() - net.prefix_len());
     let last = 1_u32.checked_shl(bits).map_or(u32::MAX, |count| count - 1);
@@ -218,7 +221,7 @@ fn address(net: &IpNet, place: u32) -> IpAddr {
     }
 }
 
-/// Whether pods get this address of the network.
+/// Returns whether pods can have this address of the network.
 pub(super) fn is_for_pods(net: &IpNet, ip: IpAddr) -> bool {
     place(net, ip).is_some_and(|place| (FIRST..=last_place(net)).contains(&place))
 }

@@ -1,7 +1,8 @@
-//! Connections that the kernel remembers.
+//! Removes entries of the kernel's connection tracking.
 //!
-//! A packet of a connection that is known already sees no rule. UDP has no beginning and no end, so a sender that never stops
-//! would be served by what its first packet found for ever: by a pod that is gone, or not at all.
+//! Packets of a tracked connection skip the nat rules. A UDP flow expires only when its sender
+//! pauses, so a steady sender would keep the target of its first packet: a pod that was removed, or
+//! none.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,24 +26,25 @@ const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
-/// What a filter looks at: the protocol, the destination port.
+/// The fields that a filter compares: the protocol and the destination port.
 const PROTOCOL: u32 = 1 << 3;
 const PORT: u32 = 1 << 5;
 
-/// A connection as its sender began it, and where its answers come from.
+/// A connection as its sender sees it, and the source of its replies.
 #[derive(Debug)]
 struct Flow {
     to: SocketAddr,
     served_by: SocketAddr,
-    /// What names it to the kernel.
+    /// The attribute that identifies it to the kernel.
     name: Vec<u8>,
     id: Vec<u8>,
 }
 
-/// Flows that are forgotten by one request. Of a table of connections that senders filled no more is ever kept.
+/// Connections that one request removes: bounds the memory when senders fill the table.
 const AT_ONCE: usize = 512;
 
-/// Forgets what came to ports of the host before they led to this pod. `change` is another socket than `list`.
+/// Removes the connections to host ports from before they led to this pod. `change` and `list` are
+/// different sockets.
 pub(in crate::bridge) fn forget_before(
     (list, change): (&Socket, &Socket),
     forwards: &[Forward],
@@ -54,7 +56,8 @@ pub(in crate::bridge) fn forget_before(
     })
 }
 
-/// Forgets what came to ports of the host while they led to a pod that is going. `change` is another socket than `list`.
+/// Removes the connections to host ports of a pod that is being detached. `change` and `list` are
+/// different sockets.
 pub(in crate::bridge) fn forget_after(
     (list, change): (&Socket, &Socket),
     forwards: &[Forward],
@@ -66,7 +69,7 @@ pub(in crate::bridge) fn is_udp(forward: &Forward) -> bool {
     forward.from.protocol == UDP
 }
 
-/// The kernel walks all connections for a list, so there is one list for all ports of a family.
+/// The kernel walks all connections for each list, so one list serves all ports of a family.
 fn forget(
     list: &Socket,
     change: &Socket,
@@ -106,7 +109,7 @@ fn forget(
 fn remove(socket: &Socket, v6: bool, flows: &[Flow]) -> Result<(), NetlinkError> {
     let mut batch = Batch::new();
     for flow in flows {
-        let step = Operation::or("forgetting a connection", &[libc::ENOENT]);
+        let step = Operation::or("removing a tracked connection", &[libc::ENOENT]);
         let mut message = batch.message(step, IPCTNL_MSG_CT_DELETE, 0, &[family(v6), 0, 0, 0]);
         message.bytes(CTA_TUPLE_ORIG | NESTED, &flow.name).bytes(CTA_ID, &flow.id);
     }
@@ -119,8 +122,8 @@ fn family(v6: bool) -> u8 {
 
 const NESTED: u16 = 0x8000;
 
-/// Asks for the connections of UDP, to one port or to any. Kernels before 5.8 do not know the filter and send all there are; the
-/// reader looks again.
+/// Requests the UDP connections to one port or to any. Kernels before 5.8 ignore the filter and
+/// send all connections; so the reader filters again.
 fn ask(batch: &mut Batch, v6: bool, port: Option<u16>) {
     let step = Operation::new("listing connections");
     let mut message = batch.message(step, IPCTNL_MSG_CT_GET, DUMP, &[family(v6), 0, 0, 0]);

@@ -1,4 +1,4 @@
-//! Ports of the host that lead to pods, and who holds them.
+//! The host ports of pods, and which pod has which.
 
 pub(super) mod conntrack;
 pub(super) mod sockets;
@@ -13,7 +13,7 @@ use model::{ErrorClass, ErrorKind, PortMapping, Protocol, RequestField};
 use self::sockets::Sockets;
 use super::netlink::NetlinkError;
 
-/// Why a pod does not get a port of the host.
+/// A host port that a pod cannot have.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     #[error("host port {port} is taken by pod {pod}")]
@@ -24,17 +24,17 @@ pub enum PortError {
     NotLocal { host_ip: IpAddr },
     #[error("host_ip {host_ip} is link-local: expected an address that is valid without an interface")]
     LinkLocal { host_ip: IpAddr },
-    #[error("looking whether the host has the addresses of host ports")]
+    #[error("reading the addresses of the host for host ports")]
     Look(#[source] NetlinkError),
     #[error("holding host port {port}")]
     Hold { port: HostPort, source: io::Error },
-    #[error("host port {port} is asked for twice by one pod, for {first} and for {second}")]
+    #[error("host port {port} is mapped twice by one pod, to {first} and to {second}")]
     Twice { port: HostPort, first: SocketAddr, second: SocketAddr },
-    #[error("host port {port}: {host_ip:?} is no address")]
+    #[error("host port {port}: invalid address {host_ip:?}")]
     NoAddress { port: u16, host_ip: String },
     #[error("host port {port}: the pod has no address of the family of {host_ip}")]
     NoFamily { port: u16, host_ip: IpAddr },
-    #[error("host port {port} at ::1: the kernel lets nothing from there reach a pod")]
+    #[error("host port {port} at ::1: the kernel does not route packets from ::1 to a pod")]
     Loopback { port: u16 },
 }
 
@@ -58,11 +58,11 @@ impl ErrorClass for PortError {
     }
 }
 
-/// A port of the host, at one of its addresses or at all of one family.
+/// A host port, at one address or at all addresses of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
     pub(super) v6: bool,
-    /// The number of the protocol in IP.
+    /// The IP protocol number.
     pub(super) protocol: u8,
     pub(super) port: u16,
     pub(super) address: Option<IpAddr>,
@@ -73,13 +73,13 @@ const UDP: u8 = 17;
 const SCTP: u8 = 132;
 
 impl HostPort {
-    /// All that may mean a packet that this means: the same port at any address, or at one.
+    /// Returns the ports that overlap with this one: the same port at any address, or at one.
     fn of_same_number(&self) -> std::ops::RangeInclusive<Self> {
         let last = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
         Self { address: None, ..*self }..=Self { address: Some(last), ..*self }
     }
 
-    /// Whether some packet goes to both.
+    /// Returns whether a packet can match both.
     fn meets(&self, other: &Self) -> bool {
         let Self { v6, protocol, port, address } = *other;
         let same_port = (self.v6, self.protocol, self.port) == (v6, protocol, port);
@@ -102,14 +102,14 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where packets to a port of the host go.
+/// The target of packets to a host port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Forward {
     pub(super) from: HostPort,
     pub(super) to: SocketAddr,
 }
 
-/// All ports of the host that pods hold.
+/// All host ports of pods.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     claims: BTreeMap<HostPort, (Arc<str>, SocketAddr)>,
@@ -117,7 +117,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Gives a pod its ports, all of them or none.
+    /// Reserves a pod's ports, all of them or none.
     pub(super) fn claim(
         &mut self,
         pod: &str,
@@ -138,7 +138,7 @@ impl Ports {
         Ok(forwards)
     }
 
-    /// The ports that the pod held. Its sockets hold them until [`Sockets::release`].
+    /// Removes and returns the ports of a pod. Its sockets hold them until [`Sockets::release`].
     pub(super) fn release(&mut self, pod: &str) -> Vec<Forward> {
         let mut released = Vec::new();
         self.claims.retain(|from, (owner, to)| {
@@ -156,7 +156,8 @@ impl Ports {
     }
 }
 
-/// One for each family that a mapping means. What has no port of the host means none.
+/// Returns one forward for each address family of a mapping, none for a mapping without a host
+/// port.
 fn expand(mappings: &[PortMapping], ips: &[IpAddr]) -> Result<Vec<Forward>, PortError> {
     let mut all: BTreeMap<HostPort, SocketAddr> = BTreeMap::new();
     for mapping in mappings.iter().filter(|m| m.host_port != 0) {

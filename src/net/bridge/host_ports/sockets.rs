@@ -1,9 +1,9 @@
-//! Sockets that hold ports of the host while a pod has them: no process of the host can listen there, and none that does loses
-//! its clients to a pod.
+//! Holds the host ports of pods with sockets, so that no process of the host can listen on them.
 //!
-//! The sockets are bound and no more. Rules send what comes to a port to the pod before any socket is looked for. What the rules
-//! leave, as at `::1`, is refused as if there were no socket: one of TCP or SCTP that does not listen refuses, and one of UDP is
-//! bound to the bridge as well, where such packets do not come from.
+//! The sockets are bound only. Rules send packets to the pod before the kernel looks up a socket.
+//! Packets that no rule takes, such as those to `::1`, are refused as without a socket: TCP and
+//! SCTP sockets that do not listen refuse, and UDP sockets are also bound to the bridge, which
+//! never receives such packets.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +17,10 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Forward, HostPort, PortError, SCTP, TCP, UDP};
 
-/// Sockets for one pod, and for all. The ports beyond are looked at once, and not held.
+/// Sockets per pod, and in total. Further ports are only checked once, not held.
 const OF_A_POD: usize = 1024;
 const OF_ALL: usize = 8192;
-/// The part of the descriptors that the process may have.
+/// The share of the process's file descriptors for sockets.
 const OF_DESCRIPTORS: u64 = 4;
 
 /// The sockets of all pods.
@@ -34,11 +34,11 @@ pub(in crate::bridge) struct Sockets {
 struct PodSockets {
     held: Vec<OwnedFd>,
     missing: Vec<Binding>,
-    /// The log has it that some are missing.
+    /// A log entry about missing sockets exists.
     told: bool,
 }
 
-/// What one socket is bound to.
+/// The address and port of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::bridge) struct Binding {
     port: HostPort,
@@ -46,16 +46,16 @@ pub(in crate::bridge) struct Binding {
     both: bool,
 }
 
-/// What came of binding.
+/// The result of binding.
 #[derive(Debug, Default)]
 pub(in crate::bridge) struct Bound {
     sockets: Vec<OwnedFd>,
-    /// Ports that were free, and are not held.
+    /// Ports that were free but are not held.
     pub(in crate::bridge) beyond: usize,
 }
 
 impl Sockets {
-    /// Notes what is to be held for a pod. What is held for it already stays.
+    /// Records the ports to hold for a pod. Ports that are held for it stay.
     pub(super) fn want(&mut self, pod: &str, forwards: &[Forward]) {
         if !forwards.is_empty() && !self.pods.contains_key(pod) {
             let sockets = PodSockets { missing: bindings(forwards), ..PodSockets::default() };
@@ -63,7 +63,8 @@ impl Sockets {
         }
     }
 
-    /// What is not held yet for a pod, and how many sockets may be.
+    /// Returns the ports that are not held yet for a pod, and the number of sockets that it may
+    /// add.
     pub(in crate::bridge) fn missing(&self, pod: &str) -> (Vec<Binding>, usize) {
         let Some(PodSockets { held, missing, .. }) = self.pods.get(pod) else { return (Vec::new(), 0) };
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / OF_DESCRIPTORS;
@@ -71,7 +72,7 @@ impl Sockets {
         (missing.clone(), all.saturating_sub(self.held).min(OF_A_POD.saturating_sub(held.len())))
     }
 
-    /// Holds sockets for a pod, and notes what is missing then.
+    /// Binds sockets for a pod, and records those that are missing.
     pub(in crate::bridge) fn keep(&mut self, pod: &str, bound: Bound, missing: Vec<Binding>) {
         if let Some(sockets) = self.pods.get_mut(pod) {
             self.held += bound.sockets.len();
@@ -80,7 +81,8 @@ impl Sockets {
         }
     }
 
-    /// Holds what can be held of what is missing, for pods that are attached: after a start, a process of the host may have a port.
+    /// Binds missing sockets of attached pods: at a start, a process of the host may still have a
+    /// port.
     pub(in crate::bridge) fn hold_missing(&mut self, device: &str, attached: impl Fn(&str) -> bool) {
         let lacking = self.pods.iter().filter(|(pod, sockets)| attached(pod) && !sockets.missing.is_empty());
         let lacking: Vec<_> = lacking.map(|(pod, sockets)| (pod.clone(), sockets.told)).collect();
@@ -107,7 +109,7 @@ impl Sockets {
         }
     }
 
-    /// Frees a pod's ports. The rules that lead to the pod are to be gone before.
+    /// Frees a pod's ports. Remove the rules for the pod first.
     pub(in crate::bridge) fn release(&mut self, pod: &str) {
         if let Some(sockets) = self.pods.remove(pod) {
             self.held -= sockets.held.len();
@@ -115,7 +117,8 @@ impl Sockets {
     }
 }
 
-/// One socket for a port of both families, and none for an address where all addresses are held.
+/// Returns one socket for a port of both families, and none for an address if all addresses are
+/// held.
 fn bindings(forwards: &[Forward]) -> Vec<Binding> {
     let ports: BTreeMap<HostPort, ()> = forwards.iter().map(|forward| (forward.from, ())).collect();
     let has = |port: HostPort| ports.contains_key(&port);
@@ -128,12 +131,12 @@ fn bindings(forwards: &[Forward]) -> Vec<Binding> {
     ports.keys().filter_map(binding).collect()
 }
 
-/// Binds sockets, all or none, of which `room` are kept.
+/// Binds all sockets or none, and keeps `room` of them.
 pub(in crate::bridge) fn hold(bindings: &[Binding], device: &str, room: usize) -> Result<Bound, PortError> {
     let mut bound = Bound::default();
     for binding in bindings {
         let port = binding.port;
-        // A kernel without SCTP has no listener, and binding a socket would load the module.
+        // Without the SCTP module nothing can listen, and binding a socket would load the module.
         if port.protocol == SCTP && !Path::new("/proc/thread-self/net/sctp").exists() {
             continue;
         }
@@ -167,12 +170,13 @@ fn open(Binding { port, both }: Binding, device: &str) -> io::Result<OwnedFd> {
         set_ipv6_v6only(&socket, !both)?;
     }
     let any = if v6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { IpAddr::from(Ipv4Addr::UNSPECIFIED) };
-    // Past what is left of connections that are closed; then off, so that no other socket gets past this one.
+    // On to bind beside closed connections in TIME_WAIT; then off, so that no other socket can
+    // bind.
     set_socket_reuseaddr(&socket, protocol == TCP)?;
     bind(&socket, &SocketAddr::new(address.unwrap_or(any), port))?;
     set_socket_reuseaddr(&socket, false)?;
     if protocol == UDP {
-        // Only now: at all devices, the kernel has looked for sockets of any one of them.
+        // After bind(2): without a device, the kernel also compares with sockets of any device.
         sys::netns::bind_to_device(&socket, device)?;
         set_socket_recv_buffer_size(&socket, 0)?;
     }

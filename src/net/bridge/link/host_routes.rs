@@ -1,14 +1,15 @@
-//! What the host's routes say of the pools and of the way out.
+//! Checks the host's routes for the pools and for the default route.
 
 use ipnet::IpNet;
 
 use super::{Link, Route};
 use crate::bridge::settings::overlap;
 
-/// A route that other addresses of the pool than the bridge's go by.
+/// Returns a route for addresses of the pool that does not lead to the bridge.
 ///
-/// Before the bridge has the pool, any route within or around it: somebody else has these addresses. Later on only what takes
-/// addresses from the bridge, which is at least as narrow: a VPN that claims all of 10.0.0.0/8 at noon harms no pod.
+/// Before the bridge has the pool, any overlapping route counts, since another network uses these
+/// addresses. Later only routes that take addresses from the bridge count, which are at least as
+/// narrow: a VPN's route to 10.0.0.0/8 does not affect the pods.
 pub(in crate::bridge) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>, routes: &[Route]) -> Option<Route> {
     let elsewhere = |route: &&Route| route.index.is_none() || route.index != bridge;
     let takes = |route: &&Route| {
@@ -18,7 +19,7 @@ pub(in crate::bridge) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>,
     routes.iter().filter(elsewhere).find(takes).copied()
 }
 
-/// The MTU of the interface that most packets leave by.
+/// Returns the MTU of the interface of the default route.
 pub(in crate::bridge) fn uplink_mtu(routes: &[Route], links: &[Link]) -> Option<u32> {
     let defaults = routes.iter().filter(|route| route.to.prefix_len() == 0);
     let best = defaults.min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;

@@ -1,4 +1,4 @@
-//! Neighbours that are known for good: nobody is asked for them, and no answer changes them.
+//! Permanent neighbour entries, which no packet can change.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ fn head(family: u8, index: u32, state: u16, flags: u8) -> [u8; 12] {
     [family, 0, 0, 0, a, b, c, d, e, f, flags, 0]
 }
 
-/// Has an address always be at this Ethernet address.
+/// Adds a permanent neighbour entry.
 pub(in crate::bridge) fn add(batch: &mut Batch, index: u32, address: IpAddr, mac: Mac) {
     let step = Operation::new("setting a neighbour");
     let head = head(family(address), index, NUD_PERMANENT, 0);
@@ -35,21 +35,21 @@ pub(in crate::bridge) fn add(batch: &mut Batch, index: u32, address: IpAddr, mac
     destination(&mut message, NDA_DST, address).bytes(NDA_LLADDR, &mac);
 }
 
-/// One that is gone already is no error.
+/// Removes a neighbour entry; a missing one is not an error.
 pub(in crate::bridge) fn remove(batch: &mut Batch, index: u32, address: IpAddr) {
     let step = Operation::or("removing a neighbour", &[libc::ENOENT, libc::ENODEV, libc::EINVAL]);
     let head = head(family(address), index, 0, 0);
     destination(&mut batch.message(step, RTM_DELNEIGH, 0, &head), NDA_DST, address);
 }
 
-/// Has the bridge send what is for a pod's Ethernet address to this port. No frame from elsewhere changes it.
+/// Adds a permanent entry for a pod's Ethernet address at this port of the bridge.
 pub(in crate::bridge) fn add_to_bridge(batch: &mut Batch, port: u32, mac: Mac) {
-    let step = Operation::new("telling the bridge the pod's Ethernet address");
+    let step = Operation::new("adding the pod's Ethernet address to the bridge");
     let head = head(AF_BRIDGE, port, NUD_NOARP, NTF_MASTER);
     batch.message(step, RTM_NEWNEIGH, CREATE | REPLACE, &head).bytes(NDA_LLADDR, &mac);
 }
 
-/// What makes the permanent neighbours of the bridge those that these pods are.
+/// Replaces the bridge's permanent neighbours by those of these pods.
 pub(in crate::bridge) fn mend(
     socket: &Socket,
     batch: &mut Batch,
@@ -71,7 +71,7 @@ impl Socket {
     fn permanent_neighbors(&self, index: u32) -> Result<Vec<(IpAddr, Mac)>, NetlinkError> {
         let mut batch = Batch::new();
         let step = Operation::new("listing neighbours");
-        // Kernels before 4.6 do not know the filter and send those of all interfaces.
+        // Kernels before 4.6 ignore the filter and send those of all interfaces.
         batch.message(step, RTM_GETNEIGH, DUMP, &head(0, 0, 0, 0)).u32(NDA_IFINDEX, index);
         Ok(self.ask(batch)?.iter().filter_map(|reply| read(reply, index)).collect())
     }

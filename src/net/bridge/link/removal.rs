@@ -1,4 +1,4 @@
-//! Interfaces on their way out.
+//! Removes interfaces in the background.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -9,7 +9,7 @@ use crate::bridge::link;
 use crate::bridge::netlink::{Batch, Socket};
 use crate::bridge::state::{Bridge, State, lock};
 
-/// Interfaces that the kernel is letting go of, in the background.
+/// Interfaces that the kernel is removing.
 #[derive(Debug)]
 pub struct LinkRemoval(Option<JoinHandle<()>>);
 
@@ -18,16 +18,16 @@ impl LinkRemoval {
         Self(None)
     }
 
-    /// Until they are gone, and the addresses of their pods are free. Nobody has to.
+    /// Waits until they are removed and the addresses of their pods are free. Optional.
     pub fn wait(self) {
         if let Some(thread) = self.0 {
-            // It has nothing to say, and no way to panic.
+            // The thread returns nothing and cannot panic.
             thread.join().ok();
         }
     }
 }
 
-/// An interface to remove, and the pod whose addresses are free then.
+/// An interface to remove, and the pod whose addresses are free afterwards.
 #[derive(Debug, Clone)]
 pub(in crate::bridge) struct PendingLink {
     pub(in crate::bridge) name: String,
@@ -48,7 +48,7 @@ impl Bridge {
     }
 }
 
-/// What cannot be removed keeps its addresses: the next sweep tries again.
+/// If an interface cannot be removed, its addresses stay reserved until the next [`Bridge::gc`].
 fn remove(state: &Arc<Mutex<State>>, links: &[PendingLink]) {
     for PendingLink { name, pod } in links {
         let mut batch = Batch::new();

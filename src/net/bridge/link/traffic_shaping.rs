@@ -1,6 +1,7 @@
-//! How fast a pod may send and receive: a token bucket at either end of its pair of interfaces.
+//! Limits a pod's bandwidth with a token bucket at each end of its pair of interfaces.
 //!
-//! What a pod sends is held back inside the pod's namespace, so a container there with `CAP_NET_ADMIN` could lift it.
+//! The bucket for sent packets is in the pod's namespace, so a container with `CAP_NET_ADMIN` can
+//! remove it.
 
 use crate::bridge::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Operation, Socket};
 use model::BitRate;
@@ -14,14 +15,14 @@ const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
 const TC_LINKLAYER_ETHERNET: u8 = 1;
 
-/// What may pass at once: the largest packet that is not yet cut to size, twice.
+/// The minimum burst: two packets of the largest size before segmentation.
 const BURST_MIN: u64 = 128 << 10;
-/// And so much of what a second brings.
+/// The burst as a part of the bytes per second.
 const BURSTS_PER_SECOND: u64 = 50;
-/// How much may wait, as a part of what a second brings: 25 ms.
+/// The queue as a part of the bytes per second: 25 ms.
 const WAITS_PER_SECOND: u64 = 40;
 
-/// Holds back what leaves by the interface. False where the kernel has no token buckets.
+/// Limits the packets that leave by an interface. Returns false if the kernel has no token buckets.
 pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: BitRate) -> Result<bool, NetlinkError> {
     let Bucket { rate, burst, limit } = Bucket::of(rate);
     let mut head = [0; 20];
@@ -51,7 +52,7 @@ pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: BitRate) -> Re
 /// In bytes.
 #[derive(Debug, PartialEq, Eq)]
 struct Bucket {
-    /// Each second.
+    /// Bytes per second.
     rate: u64,
     burst: u32,
     limit: u32,

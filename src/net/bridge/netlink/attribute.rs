@@ -1,16 +1,16 @@
-//! Attributes that the kernel sent.
+//! Reads attributes of netlink messages.
 
-/// All attributes in `bytes`, by kind. What is cut off is left out.
+/// Iterates over all attributes in `bytes` with their kinds, without a truncated one.
 pub(crate) fn attributes(bytes: &[u8]) -> Attributes<'_> {
     Attributes { rest: bytes }
 }
 
-/// The first attribute of a kind.
+/// Returns the first attribute of a kind.
 pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
-/// An attribute within attributes.
+/// Returns a nested attribute.
 pub(crate) fn find_in<const N: usize>(bytes: &[u8], path: [u16; N]) -> Option<&[u8]> {
     path.iter().try_fold(bytes, |bytes, kind| find(bytes, *kind))
 }
@@ -23,7 +23,7 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|b| u32::from_ne_bytes(*b))
 }
 
-/// A text, without the zero that ends it.
+/// Returns a text without its terminating zero byte.
 pub(crate) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
@@ -39,7 +39,7 @@ impl<'a> Iterator for Attributes<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let length = usize::from(u16_at(self.rest, 0)?);
-        // Without the bits for "nested" and "in network order".
+        // Without the flags NLA_F_NESTED and NLA_F_NET_BYTEORDER.
         let kind = u16_at(self.rest, 2)? & 0x3fff;
         let value = self.rest.get(4..length)?;
         self.rest = self.rest.get(length.next_multiple_of(4)..).unwrap_or_default();

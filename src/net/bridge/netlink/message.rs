@@ -1,11 +1,11 @@
-//! Messages of netlink: written many at once, each a header, a fixed part and attributes.
+//! Writes netlink messages: several per batch, each a header, a fixed part and attributes.
 
-/// Says what a message is for, and which answers mean that there was nothing to do.
+/// The purpose of a message, and the errors that mean there was nothing to do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operation {
-    /// As in "the kernel refused it while `doing`".
+    /// A gerund phrase for errors, such as "listing rules".
     pub(crate) doing: &'static str,
-    /// Errors that are none here: what is to be made exists, what is to be removed does not.
+    /// Errors that count as success: an object to create exists, an object to remove does not.
     pub(crate) fine: &'static [i32],
 }
 
@@ -23,7 +23,7 @@ pub(super) const HEADER: usize = 16;
 
 const NLM_F_REQUEST: u16 = 0x1;
 pub(super) const NLM_F_ACK: u16 = 0x4;
-/// The flags that `message` takes.
+/// Flags for `message`.
 pub(crate) const DUMP: u16 = 0x300;
 pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
@@ -32,15 +32,15 @@ pub(crate) const APPEND: u16 = 0x800;
 
 const NLA_F_NESTED: u16 = 0x8000;
 
-/// Messages that go to the kernel in one piece.
+/// Messages that are sent with one system call.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(super) bytes: Vec<u8>,
-    /// One for each message; its place is the message's number.
+    /// One for each message; the index is the message's sequence number.
     pub(super) steps: Vec<Operation>,
-    /// Where the last message that is answered begins.
+    /// The offset of the last message that the kernel acknowledges.
     pub(super) last: usize,
-    /// Something did not fit its length field.
+    /// An attribute or message was too long for its length field.
     pub(super) overlong: bool,
 }
 
@@ -49,7 +49,7 @@ impl Batch {
         Self::default()
     }
 
-    /// Begins a message; it ends when it is dropped.
+    /// Begins a message; it ends when the value is dropped.
     pub(crate) fn message(&mut self, step: Operation, kind: u16, flags: u16, fixed: &[u8]) -> Message<'_> {
         self.last = self.bytes.len();
         let message = self.begin(kind, flags, fixed);
@@ -57,7 +57,7 @@ impl Batch {
         message
     }
 
-    /// A last message that the kernel need not answer.
+    /// Appends a last message without an acknowledgement.
     pub(crate) fn close(&mut self, kind: u16, fixed: &[u8]) {
         drop(self.begin(kind, 0, fixed));
     }
@@ -80,7 +80,7 @@ impl Batch {
     }
 }
 
-/// A message that is being written.
+/// A message under construction.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     batch: &'a mut Batch,
@@ -110,7 +110,7 @@ impl Message<'_> {
         self.bytes(kind, &value.to_be_bytes())
     }
 
-    /// With the zero at its end that most of the kernel wants.
+    /// Adds a text with a terminating zero byte, which most of the kernel requires.
     pub(crate) fn text(&mut self, kind: u16, value: &str) -> &mut Self {
         let start = self.open(kind);
         self.batch.bytes.extend_from_slice(value.as_bytes());
@@ -118,14 +118,14 @@ impl Message<'_> {
         self.close(start)
     }
 
-    /// Attributes within an attribute.
+    /// Adds nested attributes.
     pub(crate) fn nest(&mut self, kind: u16, inner: impl FnOnce(&mut Self)) -> &mut Self {
         let start = self.open(kind | NLA_F_NESTED);
         inner(self);
         self.close(start)
     }
 
-    /// A fixed part at the beginning of a nested attribute.
+    /// Adds a fixed part at the beginning of a nested attribute.
     pub(crate) fn fixed(&mut self, bytes: &[u8]) -> &mut Self {
         self.batch.bytes.extend_from_slice(bytes);
         self.batch.pad();

@@ -1,7 +1,7 @@
-//! Netlink: how the kernel is asked for links, addresses, routes and rules.
+//! Netlink sockets: requests for links, addresses, routes and rules.
 //!
-//! A [`Batch`] of messages goes out by one system call, and the kernel has done it all when that call returns. What it
-//! answers is waiting then, so nothing here ever blocks.
+//! A [`Batch`] of messages is sent with one system call. The kernel has processed it when that call
+//! returns, and its responses are in the socket's buffer; so nothing here blocks.
 
 mod attribute;
 mod message;
@@ -15,28 +15,28 @@ pub(crate) use attribute::{attributes, find, find_in, text, u16_at, u32_at};
 pub(crate) use message::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, Message, Operation, REPLACE};
 use message::{HEADER, NLM_F_ACK};
 
-/// Why the kernel did not do it.
+/// A request to the kernel that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     #[error("opening a netlink socket")]
     Open(#[source] io::Error),
-    #[error("{doing}: talking to the kernel over netlink")]
+    #[error("{doing}: exchanging netlink messages with the kernel")]
     Talk { doing: &'static str, source: io::Error },
     #[error("{doing}: the request is too long for netlink")]
     Overlong { doing: &'static str },
-    #[error("{doing}: the kernel's answer makes no sense")]
+    #[error("{doing}: the kernel's response is malformed")]
     Noise { doing: &'static str },
     #[error("{doing}{}", .detail.as_deref().map(|d| format!(" ({d})")).unwrap_or_default())]
     Refused {
         doing: &'static str,
-        /// The kernel's own words, where it has any.
+        /// The kernel's extended error message, if any.
         detail: Option<String>,
         source: io::Error,
     },
 }
 
 impl NetlinkError {
-    /// What the kernel answered.
+    /// Returns the errno of the kernel's response.
     pub(crate) fn errno(&self) -> Option<i32> {
         match self {
             Self::Refused { source, .. } => source.raw_os_error(),
@@ -45,11 +45,11 @@ impl NetlinkError {
     }
 }
 
-/// What the kernel sent back.
+/// A message from the kernel.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) kind: u16,
-    /// Fixed part and attributes.
+    /// The fixed part and the attributes.
     pub(crate) body: Vec<u8>,
 }
 
@@ -60,40 +60,41 @@ const NLM_F_CAPPED: u16 = 0x100;
 const NLM_F_ACK_TLVS: u16 = 0x200;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// The kernel sends no more than this in one piece.
+/// The maximum size of a datagram from the kernel.
 const LARGEST: usize = 64 << 10;
 
-/// Every socket's buffer takes this much.
+/// The minimum send buffer of a socket.
 const SENT_ANYWAY: usize = 32 << 10;
 
-/// How often a list is asked for again because it changed meanwhile.
+/// The number of attempts to list something that changes meanwhile.
 const TRIES: usize = 10;
 
-/// A socket in the network namespace of the thread that opened it, whoever uses it.
+/// A netlink socket. It belongs to the network namespace of the thread that opened it.
 pub(crate) struct Socket(netlink_sys::Socket);
 
 impl Socket {
-    /// For links, addresses and routes.
+    /// Opens a socket for links, addresses and routes.
     pub(crate) fn route() -> Result<Self, NetlinkError> {
         Self::open(NETLINK_ROUTE)
     }
 
-    /// For rules and connections.
+    /// Opens a socket for rules and connections.
     pub(crate) fn netfilter() -> Result<Self, NetlinkError> {
         Self::open(NETLINK_NETFILTER)
     }
 
     fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let socket = netlink_sys::Socket::new(protocol).map_err(NetlinkError::Open)?;
-        // Words beside the error number, and no copy of the request.
+        // Request extended error messages, and errors without a copy of the request.
         socket.set_ext_ack(true).map_err(NetlinkError::Open)?;
         socket.set_cap_ack(true).map_err(NetlinkError::Open)?;
         Ok(Self(socket))
     }
 
-    /// Sends the messages and collects what comes back, until the last is answered.
+    /// Sends the messages and collects the responses until the last message is acknowledged.
     ///
-    /// The first refusal is the error. The kernel goes on after one, save in a transaction of rules.
+    /// The first failure is the error. The kernel continues after one, except in a transaction of
+    /// rules.
     pub(crate) fn ask(&self, batch: Batch) -> Result<Vec<Reply>, NetlinkError> {
         let mut replies = Vec::new();
         self.exchange(batch, &mut |event| match event {
@@ -103,8 +104,8 @@ impl Socket {
         Ok(replies)
     }
 
-    /// The same for lists that may be long: each reply is looked at once and not kept. A list that changed meanwhile is sent
-    /// again from its beginning.
+    /// Does the same for lists that may be long: passes each reply to `each` and does not keep it.
+    /// A list that changed meanwhile is sent again from its beginning.
     pub(crate) fn ask_each(&self, batch: Batch, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
         self.exchange(batch, &mut |event| match event {
             Event::Begin => {}
@@ -120,7 +121,8 @@ impl Socket {
             return Err(NetlinkError::Overlong { doing: last.doing });
         }
         if batch.bytes.len() > SENT_ANYWAY {
-            // The kernel refuses what is longer than the socket's buffer. Where this fails, it says so.
+            // The kernel rejects batches longer than the buffer. If this fails, sending fails with
+            // an error.
             set_socket_send_buffer_size_force(&self.0, batch.bytes.len()).ok();
         }
         for _ in 0..TRIES {
@@ -134,7 +136,7 @@ impl Socket {
         Err(NetlinkError::Talk { doing: last.doing, source })
     }
 
-    /// False when a list changed while it was sent.
+    /// Returns false if a list changed while the kernel sent it.
     fn collect(&self, steps: &[Operation], take: &mut dyn FnMut(Event)) -> Result<bool, NetlinkError> {
         let doing = steps.last().map(|s| s.doing).unwrap_or_default();
         let mut bytes = Vec::with_capacity(LARGEST);
@@ -142,10 +144,10 @@ impl Socket {
         loop {
             bytes.clear();
             match self.0.recv_from(&mut bytes, libc::MSG_DONTWAIT) {
-                // A process may send to the socket as well, with the rights to change this namespace's network.
+                // A process with CAP_NET_ADMIN in this namespace may send to the socket as well.
                 Ok((_, sender)) if sender.port_number() != 0 => continue,
                 Ok(_) => {}
-                // What is refused as a whole is answered once, at its beginning.
+                // A batch that is rejected as a whole gets one response, to its first message.
                 Err(source) => return Err(answer.refusal.unwrap_or(NetlinkError::Talk { doing, source })),
             }
             if answer.read(&bytes, take)? {
@@ -155,19 +157,19 @@ impl Socket {
     }
 }
 
-/// What comes back for a batch.
+/// A part of the response to a batch.
 enum Event {
-    /// All that came so far is void.
+    /// The earlier replies are void.
     Begin,
     Reply(Reply),
 }
 
-/// What was read of the answer to a batch.
+/// The state of reading the response to a batch.
 struct Answer<'a> {
     steps: &'a [Operation],
-    /// The first one.
+    /// The first failure.
     refusal: Option<NetlinkError>,
-    /// A list changed while it was sent.
+    /// A list changed while the kernel sent it.
     torn: bool,
 }
 
@@ -176,7 +178,7 @@ impl<'a> Answer<'a> {
         Self { steps, refusal: None, torn: false }
     }
 
-    /// Reads what came in one piece. True once the last message is answered.
+    /// Reads a datagram. Returns true if it acknowledges the last message.
     fn read(&mut self, bytes: &[u8], take: &mut dyn FnMut(Event)) -> Result<bool, NetlinkError> {
         let doing = self.steps.last().map(|s| s.doing).unwrap_or_default();
         let mut rest = bytes;
@@ -201,7 +203,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Reads what came in one piece as the answer to so many messages.
+/// Reads a datagram as the response to `messages` messages.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_answer(bytes: &[u8], messages: usize, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
     let steps = vec![Operation::new("fuzzing"); messages];
@@ -237,9 +239,9 @@ impl Head {
     }
 }
 
-/// The error in an answer, unless there is none or it is fine in this step.
+/// Returns the error in a response, unless it counts as success for this step.
 fn refused(step: Operation, head: &Head, body: &[u8]) -> Option<NetlinkError> {
-    // The end of a list may have no body at all.
+    // The end of a list may have no body.
     let number = i32::from_ne_bytes(*body.first_chunk()?);
     let errno = number.checked_neg().filter(|errno| *errno > 0 && !step.fine.contains(errno))?;
     let words = match head.kind {

@@ -1,4 +1,4 @@
-//! Expressions: the words that rules of nftables are made of.
+//! The expressions of nftables rules.
 
 use super::{NFTA_DATA_VALUE, NFTA_LIST_ELEM};
 use crate::bridge::netlink::Message;
@@ -6,13 +6,13 @@ use crate::bridge::netlink::Message;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 
-/// Metadata of a packet, by the kernel's numbers.
+/// The kernel's numbers for a packet's metadata.
 pub(super) const IIFNAME: u32 = 6;
 pub(super) const OIFNAME: u32 = 7;
 pub(super) const NFPROTO: u32 = 15;
 pub(super) const L4PROTO: u32 = 16;
 
-/// Headers of a packet, by the kernel's numbers.
+/// The kernel's numbers for the headers of a packet.
 pub(super) const LINK: u32 = 0;
 pub(super) const NETWORK: u32 = 1;
 pub(super) const TRANSPORT: u32 = 2;
@@ -29,7 +29,7 @@ const NFT_LOOKUP_F_INV: u32 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
 
-/// Something of a packet or its connection.
+/// A value of a packet or its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Value {
     Meta(u32),
@@ -38,34 +38,34 @@ pub(super) enum Value {
         offset: u32,
         length: u32,
     },
-    /// What happened to the connection: see [`super::rules`].
+    /// The status bits of the connection: see [`super::rules`].
     ConnectionStatus,
     /// Whether the destination is an address of this host.
     DestinationType,
 }
 
-/// One step of a rule. A rule goes on to its next step while all hold.
+/// One step of a rule. The kernel continues with the next step while the conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expression {
-    /// Reads a value into a place of four bytes, or several in a row.
+    /// Loads a value into a slot of four bytes, or several consecutive ones.
     Load(Value, u8),
-    /// Whether place 0 begins with these bytes.
+    /// Continues if slot 0 begins with these bytes.
     Equal(Vec<u8>),
     Differ(Vec<u8>),
-    /// Leaves these bits in place 0.
+    /// Masks slot 0.
     Mask(Vec<u8>),
-    /// Whether a set has what is at place 0 and on, or does not.
+    /// Continues if a set contains the value at slot 0, or does not contain it.
     Find {
         set: &'static str,
         absent: bool,
     },
-    /// Looks up what is at place 0 and on in a map, and puts what was found there.
+    /// Replaces the value at slot 0 by its value in a map.
     Map(&'static str),
-    /// Sends the connection to the address at place 0 and the port behind it.
+    /// Changes the destination to the address at slot 0 and the port in the slot behind it.
     Redirect {
         v6: bool,
     },
-    /// Gives the connection the address of the interface that it leaves by.
+    /// Changes the source to the address of the outgoing interface.
     Masquerade,
     Accept,
     Drop,
@@ -93,7 +93,7 @@ impl Expression {
         }
     }
 
-    /// The numbers of the attributes are those of each expression's own list in the kernel's `nf_tables.h`.
+    /// The attribute numbers are those of each expression's own enum in the kernel's `nf_tables.h`.
     fn write_data(&self, m: &mut Message<'_>) {
         let first = register(0);
         match self {
@@ -129,7 +129,7 @@ impl Expression {
             Self::Masquerade => {}
             Self::Accept | Self::Drop => {
                 let verdict = if matches!(self, Self::Accept) { NF_ACCEPT } else { NF_DROP };
-                // Register 0 holds verdicts.
+                // Register 0 is the verdict register.
                 m.u32_be(1, 0).nest(2, |m| {
                     m.nest(NFTA_DATA_VERDICT, |m| {
                         m.u32_be(NFTA_VERDICT_CODE, verdict);
@@ -151,7 +151,7 @@ fn write_load(m: &mut Message<'_>, value: Value, register: u32) {
     };
 }
 
-/// Every fourth place begins a register of 16 bytes, and nft calls it by that name.
+/// Returns the kernel's register number: nft names every fourth slot as a register of 16 bytes.
 fn register(place: u8) -> u32 {
     let place = u32::from(place);
     if place.is_multiple_of(4) { 1 + place / 4 } else { 8 + place }

@@ -1,10 +1,11 @@
-//! The table of the built-in network in nftables, spoken of with the kernel itself.
+//! The bridge's nftables tables, managed over netlink.
 //!
-//! There are two of the same name: one for IP, and one for what pods send to the bridge.
+//! There are two of the same name: one of family inet for IP packets, one of family bridge for the
+//! frames that pods send.
 //!
-//! All changes are transactions: the kernel does all of one or nothing. The tables are never mended piece by piece. Where they are
-//! not what they should be, one transaction removes them and makes them anew with everything in them, and no packet ever sees
-//! them without.
+//! Every change is a transaction. Tables are never repaired piecemeal: if they differ from the
+//! expected ones, one transaction removes them and creates new ones with their whole content, so no
+//! packet passes without rules.
 
 mod expression;
 mod listing;
@@ -76,23 +77,23 @@ const HOOK_FORWARD: u32 = 2;
 const NFT_SET_MAP: u32 = 8;
 const NFT_TABLE_F_OWNER: u32 = 2;
 
-/// Elements in one message; all of them are far shorter than the 64 KiB that an attribute can be.
+/// Elements per message, so that a message stays far below the attribute limit of 64 KiB.
 const ELEMENTS: usize = 256;
 
-/// The table of one network.
+/// The tables of one network.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table<'a> {
     pub(super) name: &'a str,
     pub(super) bridge: &'a str,
-    /// What pods have addresses in.
+    /// The networks of the pods' addresses.
     pub(super) nets: &'a [IpNet],
 }
 
 impl Table<'_> {
-    /// Makes the tables, or makes them anew.
+    /// Creates the tables, or replaces them.
     pub(super) fn replace(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
-        let step = Operation::new("making the tables of rules");
+        let step = Operation::new("creating the nftables tables");
         for family in [INET, BRIDGE] {
             for kind in [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE] {
                 let flags = if kind == NFT_MSG_NEWTABLE { CREATE } else { 0 };
@@ -100,7 +101,7 @@ impl Table<'_> {
             }
         }
         for chain in CHAINS.iter().chain([&port_filter::PREROUTING]) {
-            let step = Operation::new("making a chain of rules");
+            let step = Operation::new("creating an nftables chain");
             let mut message = message(&mut batch, step, chain.family, NFT_MSG_NEWCHAIN, CREATE);
             message.text(NFTA_CHAIN_TABLE, self.name).text(NFTA_CHAIN_NAME, chain.name);
             message.nest(NFTA_CHAIN_HOOK, |m| {
@@ -112,7 +113,7 @@ impl Table<'_> {
             self.make_set(&mut batch, number, set);
         }
         for (chain, rule) in self.rules() {
-            let step = Operation::new("making a rule");
+            let step = Operation::new("creating an nftables rule");
             let mut message = message(&mut batch, step, chain.family, NFT_MSG_NEWRULE, CREATE | APPEND);
             message.text(NFTA_RULE_TABLE, self.name).text(NFTA_RULE_CHAIN, chain.name);
             message.nest(NFTA_RULE_EXPRESSIONS, |m| rule.iter().for_each(|expression| expression.write(m)));
@@ -121,21 +122,21 @@ impl Table<'_> {
         commit(socket, batch)
     }
 
-    /// Adds elements; those that are there already stay.
+    /// Adds elements; existing ones stay.
     pub(super) fn add(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
         self.elements(&mut batch, NFT_MSG_NEWSETELEM, contents);
         commit(socket, batch)
     }
 
-    /// Removes elements, all of which are there.
+    /// Removes elements, which must exist.
     pub(super) fn remove(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
         self.elements(&mut batch, NFT_MSG_DELSETELEM, contents);
         commit(socket, batch)
     }
 
-    /// Returns whether the sets of the kernel have these elements and no others.
+    /// Returns whether the kernel's sets have exactly these elements.
     pub(super) fn has_elements(&self, socket: &Socket, contents: Contents<'_>) -> Result<bool, NetlinkError> {
         for set in SETS {
             let step = Operation::or("listing elements", &[libc::ENOENT]);
@@ -197,10 +198,11 @@ impl Table<'_> {
     }
 }
 
-/// Makes an empty table that is the socket's alone and goes with it. False where it is another's.
+/// Creates an empty table that the socket owns and that is removed with it. Returns false if
+/// another socket owns it.
 pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
     let mut batch = begin();
-    message(&mut batch, Operation::new("claiming a table"), INET, NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
+    message(&mut batch, Operation::new("creating the table of the lock"), INET, NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
         .text(NFTA_TABLE_NAME, name)
         .u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
     let refusal = match commit(socket, batch) {
@@ -209,14 +211,14 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
     };
     match refusal.errno() {
         Some(libc::EEXIST) => Ok(false),
-        // The same answer as to who has no right to change rules, nor to look at them.
+        // EPERM also means a missing capability; then reading the table fails, too.
         Some(libc::EPERM) => {
             let mut batch = Batch::new();
-            message(&mut batch, Operation::new("looking at a table"), INET, NFT_MSG_GETTABLE, 0)
+            message(&mut batch, Operation::new("reading the table of the lock"), INET, NFT_MSG_GETTABLE, 0)
                 .text(NFTA_TABLE_NAME, name);
             match socket.ask(batch) {
                 Ok(_) => Ok(false),
-                // It went meanwhile.
+                // Removed meanwhile.
                 Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
                 Err(error) => Err(error),
             }
@@ -225,7 +227,7 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
     }
 }
 
-/// A number that changes with every transaction of anybody.
+/// Returns the generation of the rules, which every transaction of any process increments.
 pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
     let doing = "asking for the generation of rules";
     let mut batch = Batch::new();
