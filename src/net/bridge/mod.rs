@@ -1,7 +1,7 @@
-//! A bridge of crisp's own: for nodes that have no CNI configuration.
+//! The built-in bridge network, for nodes without a CNI configuration.
 //!
-//! It needs a kernel and nothing else: no `ip`, no `nft`, no plugin. Links, addresses, routes, rules and known connections are
-//! spoken of with the kernel over netlink, in as few system calls as can be.
+//! It needs only the kernel: no `ip`, no `nft`, no plugin. It manages links, addresses, routes,
+//! rules and tracked connections over netlink, with as few system calls as possible.
 //!
 //! ```text
 //!   pod                    host                                             outside
@@ -10,37 +10,45 @@
 //!   eth0 ═══ crisp0-5e6f7081 ─┘     └ table inet crisp: masquerade, host ports; table bridge crisp: what pods may send
 //! ```
 //!
-//! A pod has its addresses alone and one neighbour, the bridge, by whose way it reaches the other pods, too. Bridge and pods know each
-//! other's Ethernet addresses for good; nobody is asked, and no answer changes them. The bridge takes from a pod's port what comes from
-//! the Ethernet address and the addresses that the pod was given, and learns nothing from it.
+//! A pod has its own addresses and one neighbour, the bridge, which also routes to the other pods.
+//! The bridge and the pods have permanent neighbour entries for each other. The bridge accepts from
+//! a pod's port only packets from the Ethernet address and the addresses of the pod, and learns
+//! nothing from them.
 //!
-//! [`Bridge::open`] touches nothing. Whoever calls then tells of the pods that live ([`Bridge::restore`]) and lets
-//! [`Bridge::gc`] remove what others left. [`Bridge::set_up`] makes what is missing, now and whenever somebody took it away: the
-//! bridge, its addresses, its ports, the table with all host ports. For a pod: [`Bridge::reserve`] gives addresses, which can be
-//! written down before anything is made; [`Bridge::attach`] makes the interface; [`Bridge::detach`] takes everything back, as
-//! often as it is called.
+//! [`Bridge::open`] changes nothing. The caller then restores the running pods
+//! ([`Bridge::restore`]) and removes leftovers ([`Bridge::gc`]). [`Bridge::set_up`] creates what is
+//! missing, also later when another process removed it: the bridge, its addresses, its ports, the
+//! tables with all host ports. For a pod: [`Bridge::reserve`] allocates addresses, which can be
+//! recorded before anything is created; [`Bridge::attach`] creates the interface;
+//! [`Bridge::detach`] removes everything and may be repeated.
 //!
-//! `Bridge::acquire`, which is the first step of all that change something, keeps two daemons of one network namespace from having
-//! the same bridge.
+//! `Bridge::acquire`, the first step of every change, prevents two daemons in one network namespace
+//! from using the same bridge.
 //!
-//! What it changes on the host: the bridge, interfaces whose names begin with the bridge's, its own table in nftables and an empty one,
-//! `net.ipv4.ip_forward`, and with a pool of IPv6 `net.ipv6.conf.all.forwarding` (interfaces that listen to routers go on
-//! listening: `accept_ra` 2 instead of 1). For host ports `route_localnet` of the bridge, and sockets that hold them.
+//! Changes on the host: the bridge, interfaces whose names begin with the bridge's, the nftables
+//! tables and an empty one for the lock, `net.ipv4.ip_forward`, and with an IPv6 pool
+//! `net.ipv6.conf.all.forwarding` (`accept_ra` becomes 2 where it was 1, so that interfaces still
+//! accept router advertisements). For host ports: `route_localnet` of the bridge, and sockets.
 //!
 //! Limits:
-//! - Where another table drops what is forwarded, as docker's and many firewalls' do, no rule of ours can let it pass: a packet has
-//!   to please all tables. [`Bridge::set_up`] names such chains as warnings, save those of the older iptables, which nftables does
-//!   not know of. The remedy is a rule there, such as `iptables -I DOCKER-USER -i crisp0 -j ACCEPT` and the same with `-o`.
-//! - Who flushes all rules takes ours along, until the next [`Bridge::set_up`] or [`Bridge::attach`].
-//! - A pod that uses a host port, its own or a neighbour's, is seen with the bridge's address; so are users on the host's
-//!   localhost. All others are seen with their own.
-//! - Host ports do not answer at `[::1]`: the kernel lets no answer come back to that address. It refuses, so `localhost` works by
-//!   way of 127.0.0.1.
-//! - Packets between pods are routed like all others, also where no rules are asked about what is bridged.
-//! - While no daemon runs, host ports are not held: a program of the host that begins to listen on one then is not reached.
-//! - Pods that an earlier version attached are held to their addresses, but look for their neighbours themselves, as long as they live.
-//! - Pods still see each other's broadcasts and multicasts.
-//! - What a pod may send is limited inside its namespace, where `CAP_NET_ADMIN` can lift it.
+//! - If another table drops forwarded packets, as that of docker and many firewalls do, the
+//!   bridge's rules cannot accept them: a packet must pass all tables. [`Bridge::set_up`] reports
+//!   such chains as warnings, except those of legacy iptables, which nftables does not list. Add a
+//!   rule there, such as `iptables -I DOCKER-USER -i crisp0 -j ACCEPT` and the same with `-o`.
+//! - `nft flush ruleset` also removes the bridge's rules, until the next [`Bridge::set_up`] or
+//!   [`Bridge::attach`].
+//! - Connections to host ports from pods and from the host's loopback have the bridge's address as
+//!   their source. All others keep their own.
+//! - Host ports are not reachable at `[::1]`, since the kernel does not route replies to that
+//!   address. Connections are refused, so clients of `localhost` continue with 127.0.0.1.
+//! - Packets between pods are routed, so rules for routed packets apply to them, also without
+//!   br_netfilter.
+//! - While no daemon runs, host ports are not held: a process of the host that listens on one of
+//!   them then receives no connections.
+//! - Pods that an earlier version attached have filtered addresses but no permanent neighbours.
+//! - Pods receive each other's broadcasts and multicasts.
+//! - The limit of sent packets is in the pod's namespace, so a container with `CAP_NET_ADMIN` can
+//!   remove it.
 
 mod attach;
 mod bridge_lock;

@@ -1,4 +1,4 @@
-//! The tables as they are known, and as the kernel has them.
+//! Keeps the nftables tables in the kernel equal to the expected ones.
 
 use super::host_ports::Forward;
 use super::link::PodLink;
@@ -7,9 +7,11 @@ use super::nft::{self, Contents, Listing, Table};
 use super::state::{Bridge, NftState, State};
 
 impl Bridge {
-    /// Replaces the tables unless the kernel has them as they were created, for these networks and with these elements.
+    /// Replaces the tables unless the kernel has them as they were created, for these networks and
+    /// with these elements.
     ///
-    /// Every transaction of any process changes the generation of the rules. Only then are the tables listed and compared.
+    /// Every transaction of any process changes the generation of the rules. Only then are the
+    /// tables listed and compared.
     pub(super) fn check_rules(&self, state: &mut State) -> Result<(), NetlinkError> {
         let known = state.rules.take().filter(|rules| rules.nets == state.nets);
         let (forwards, links) = (state.ports.all(), self.pod_links(state));
@@ -38,7 +40,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Has the bridge take what a pod sends, and ports of the host lead to it. They are among the known ones already.
+    /// Adds the elements of a pod, which is already in the state: its source addresses and host
+    /// ports.
     pub(super) fn add_elements(
         &self,
         state: &mut State,
@@ -50,7 +53,7 @@ impl Bridge {
         self.changed(state, added)
     }
 
-    /// Takes that back. They are no longer among the known ones.
+    /// Removes the elements of pods, which are no longer in the state.
     pub(super) fn remove_elements(
         &self,
         state: &mut State,
@@ -61,7 +64,7 @@ impl Bridge {
         self.changed(state, removed)
     }
 
-    /// Whatever is the matter with tables that cannot be changed: new ones are right.
+    /// If a change failed, whatever the reason, the tables are replaced.
     fn changed(&self, state: &mut State, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
         if outcome.is_ok() {
             if let Some(rules) = &mut state.rules {

@@ -1,4 +1,4 @@
-//! Where the next address comes from, kept for the next daemon: an address that was just freed is used last, also after a start.
+//! Stores the position in the pools for the next daemon, so that a freed address is used last.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use super::state::{Bridge, State};
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
-    /// Of other pools it means nothing.
+    /// The pools that the position is for.
     pools: Vec<String>,
     next: u32,
 }
 
 impl Bridge {
-    /// Goes on in the pools where an earlier daemon was, and keeps the position in this file from now on. After all pods that live
-    /// were told of.
+    /// Continues at the stored position if the pools are the same, and stores it in this file from
+    /// now on. Restore all running pods first.
     pub fn resume(&self, file: PathBuf) -> Result<(), FileError> {
         let mut state = self.lock();
         let found = safe_fs::read_json::<Position>(&file);
@@ -29,7 +29,8 @@ impl Bridge {
     }
 }
 
-/// Writes the position where it is further than was written. It is written ahead, so that few pods wait for it.
+/// Stores the position if it has passed the stored one. It is stored ahead, so that few pods wait
+/// for the write.
 pub(super) fn keep(state: &mut State) {
     let Some(file) = &state.position else { return };
     let Some(next) = state.pool.position_to_keep() else { return };

@@ -1,25 +1,26 @@
-//! What can be set about the built-in network.
+//! The settings of the built-in network.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use model::{ErrorClass, ErrorKind};
 
-/// The built-in network's names and addresses. The default is what a fresh machine gets.
+/// The names and addresses of the built-in network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The name of the bridge. The names of the pods' interfaces on the host begin with it.
     pub bridge: String,
-    /// Where pods get addresses from: one pool of IPv4, one of IPv6, or both. The first pool's address is a pod's first.
+    /// The pools for pods: one of IPv4, one of IPv6, or both. The first address of a pod is from
+    /// the first pool.
     pub pools: Vec<IpNet>,
-    /// The name of the table in nftables. All of it is crisp's.
+    /// The name of the nftables tables, which contain nothing else.
     pub table: String,
-    /// None: what the interface of the default route has.
+    /// `None`: the MTU of the interface of the default route.
     pub mtu: Option<u32>,
 }
 
-/// Few have it: docker takes 172.17.0.0 to 172.31.0.0, podman and CNI's examples 10.88.0.0, flannel 10.244.0.0, and home
-/// networks live in 192.168.0.0 and at the beginning of 10.0.0.0.
+/// Rarely used by others: docker uses 172.17.0.0 to 172.31.0.0, podman and the CNI examples
+/// 10.88.0.0, flannel 10.244.0.0, home networks 192.168.0.0 and the beginning of 10.0.0.0.
 const DEFAULT_POOL: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 213, 0, 0), 16);
 
 impl Default for Settings {
@@ -30,12 +31,12 @@ impl Default for Settings {
     }
 }
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    #[error("bridge: {0:?} is no name of one to {BRIDGE_LENGTH} letters, digits, '-', '_' or '.'")]
+    #[error("invalid bridge name {0:?}: expected one to {BRIDGE_LENGTH} letters, digits, '-', '_' or '.'")]
     Bridge(String),
-    #[error("table: {0:?} is no name of one to 32 letters, digits or '_' that begins with a letter")]
+    #[error("invalid table name {0:?}: expected a letter, then up to 31 letters, digits or '_'")]
     Table(String),
     #[error("mtu: {0} is not {MTU_MIN} to {MTU_MAX}")]
     Mtu(u32),
@@ -52,14 +53,14 @@ impl ErrorClass for SettingsError {
     }
 }
 
-/// Pools that pods cannot live in.
+/// Invalid pools.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PoolsError {
-    #[error("there is no pool of addresses for pods")]
+    #[error("expected at least one address pool for pods")]
     None,
     #[error("{0} and {1} are of one family: a pod has one address of each")]
     Twice(IpNet, IpNet),
-    #[error("{net} is no network: it would be {}", net.trunc())]
+    #[error("{net} has bits set after the prefix: expected {}", net.trunc())]
     HostBits { net: IpNet },
     #[error("{0} is too small: it has no address for a pod beside the bridge's")]
     Small(IpNet),
@@ -77,9 +78,9 @@ impl ErrorClass for PoolsError {
     }
 }
 
-/// With a dash and eight digits it fills what an interface's name may have.
+/// With a dash and eight digits, the longest name of an interface.
 const BRIDGE_LENGTH: usize = 6;
-/// The least that IPv6 takes, and the most that a pair of interfaces takes.
+/// The minimum of IPv6, and the maximum of a veth pair.
 pub(super) const MTU_MIN: u32 = 1280;
 pub(super) const MTU_MAX: u32 = 65535;
 
@@ -132,7 +133,7 @@ fn special(pool: &IpNet) -> bool {
     refused.iter().filter_map(|net| net.parse::<IpNet>().ok()).any(|net| overlap(&net, pool))
 }
 
-/// Whether the two have an address in common.
+/// Returns whether two networks have an address in common.
 pub(super) fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(&b.network()) || b.contains(&a.network())
 }

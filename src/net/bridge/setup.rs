@@ -1,4 +1,4 @@
-//! Whether pods can be attached; what is missing for that is made.
+//! Prepares the bridge: creates what pods need to be attached.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::settings::{MTU_MAX, MTU_MIN};
 use super::state::{Bridge, BridgeLink, State};
 use super::sysctl::{self, SysctlError};
 
-/// Why no pod can be attached.
+/// A bridge to which no pod can be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
     #[error("the pool {pool} overlaps the route to {route} by {interface}: choose another pool")]
@@ -21,7 +21,7 @@ pub enum NotReady {
         "the bridge {name} is another daemon's: choose another network.bridge.name and other pools, or network.mode, and restart"
     )]
     Taken { name: String },
-    #[error("{name} exists, and is no bridge but {kind}")]
+    #[error("{name} already exists as {kind}, expected a bridge: remove it, or change network.bridge.name")]
     NoBridge { name: String, kind: String },
     #[error("preparing the bridge")]
     Bridge(#[source] NetlinkError),
@@ -40,26 +40,26 @@ impl ErrorClass for NotReady {
     }
 }
 
-/// Where neither a setting nor a default route says another.
+/// The MTU if neither the setting nor a default route has one.
 const MTU: u32 = 1500;
 
 impl Bridge {
-    /// Whether pods can be attached, after making all that is missing for it, also what somebody took away since: the
-    /// bridge and its ports, addresses, rules.
+    /// Creates what is missing to attach pods, also after another process removed it: the bridge
+    /// and its ports, addresses, rules.
     ///
-    /// The answer warns of what others on the host do that pods will suffer from.
+    /// Returns warnings about settings of the host that affect pods.
     pub fn set_up(&self) -> Result<Vec<String>, NotReady> {
         let mut state = self.lock();
         self.make(&mut state)?;
         let dropping = state.rules.iter().flat_map(|rules| &rules.dropping);
         let warn = |chain: &String| {
             let effect = "pods may reach neither each other nor beyond this host, nor be reached";
-            format!("the chain {chain} drops what is forwarded by default: {effect}")
+            format!("the chain {chain} drops forwarded packets by default: {effect}")
         };
         Ok(dropping.map(warn).collect())
     }
 
-    /// The bridge as it is known, and the rules as they should be.
+    /// Ensures that the bridge and the rules are as expected.
     pub(super) fn ensure(&self, state: &mut State) -> Result<BridgeLink, NotReady> {
         match state.made {
             Some(made) => {
@@ -70,7 +70,7 @@ impl Bridge {
         }
     }
 
-    /// Makes what is missing, and mends what is not as it should be.
+    /// Creates what is missing and repairs the rest.
     pub(super) fn make(&self, state: &mut State) -> Result<BridgeLink, NotReady> {
         state.made = None;
         self.acquire()?;
@@ -154,8 +154,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// The networks that pods have addresses in, and what makes the bridge's addresses so: those of the pools, and of older
-    /// pools while pods live there.
+    /// Returns the networks of the pods, and the bridge's addresses in them: those of the pools,
+    /// and of older pools that pods still use.
     fn addresses(&self, state: &mut State, host: &Host, index: u32) -> (Vec<IpNet>, Batch) {
         let mut batch = Batch::new();
         let mut nets = state.pool.nets().to_vec();
@@ -176,7 +176,8 @@ impl Bridge {
     }
 }
 
-/// Makes the interfaces of pods the bridge's ports, with nothing to learn from them, also those that an earlier version made.
+/// Makes the interfaces of pods ports of the bridge that do not learn addresses, also those that an
+/// earlier version created.
 fn mend_ports(batch: &mut Batch, host: &Host, bridge: u32, pods: &[PodLink]) {
     let by_name: BTreeMap<_, _> = host.links.iter().map(|link| (link.name.as_str(), link)).collect();
     for (pod, link) in pods.iter().filter_map(|pod| Some((pod, by_name.get(pod.name.as_str())?))) {
@@ -187,7 +188,7 @@ fn mend_ports(batch: &mut Batch, host: &Host, bridge: u32, pods: &[PodLink]) {
     }
 }
 
-/// What the host has.
+/// The state of the host.
 struct Host {
     links: Vec<Link>,
     addresses: Vec<Address>,
@@ -195,7 +196,7 @@ struct Host {
 }
 
 impl Host {
-    /// Addresses of the host that it has no other route to.
+    /// Addresses of the host in pools to which the host has no other route.
     fn own_routes(&self) -> Vec<Route> {
         let own = |address: &Address| Route { to: address.net.addr().into(), index: Some(address.index), metric: 0 };
         self.addresses.iter().map(own).collect()

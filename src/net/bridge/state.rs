@@ -1,4 +1,4 @@
-//! The network: what is set, and what is known of its pods.
+//! The state of the bridge network: settings and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,30 +23,32 @@ use super::{ipam, pool_position};
 pub struct Bridge {
     pub(super) settings: Settings,
     state: Arc<Mutex<State>>,
-    /// Sockets for rules that are not in use. They are kept, since closing one waits for all that was removed to be gone.
+    /// Unused netfilter sockets. They are kept, since closing one waits until the kernel has freed
+    /// removed rules.
     idle: Mutex<Vec<Socket>>,
-    /// None until it is tried.
+    /// `None` until the first attempt.
     pub(super) claim: Mutex<Option<BridgeLock>>,
 }
 
-/// Changed under the lock, together with what the kernel has of it.
+/// Changed under the lock, together with the state of the kernel.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) pool: AddressPool,
-    /// The file that the pool's position is kept in.
+    /// The file for the pool's position.
     pub(super) position: Option<PathBuf>,
     pub(super) ports: Ports,
-    /// What pods have addresses in: the pools, and older ones that pods still live in.
+    /// The networks of pods: the pools, and older ones that pods still use.
     pub(super) nets: Vec<IpNet>,
-    /// Pods that are detached, and whose interfaces may still be there.
+    /// Detached pods whose interfaces may still exist.
     pub(super) leaving: BTreeSet<String>,
-    /// Pods whose packets the bridge takes, with their addresses.
+    /// Pods whose packets the bridge accepts, with their addresses.
     pub(super) attached: BTreeMap<String, Vec<IpAddr>>,
-    /// None until it is made, and when it may be gone.
+    /// `None` until it is created, and when another process may have removed it.
     pub(super) made: Option<BridgeLink>,
-    /// The bridge's Ethernet address, which pods know for good: a bridge that is made again gets the same.
+    /// The bridge's Ethernet address: a new bridge gets the same, since pods have it as a permanent
+    /// neighbour.
     pub(super) mac: Option<Mac>,
-    /// None while the kernel's table may differ from what is known here.
+    /// `None` while the kernel's tables may differ from the expected ones.
     pub(super) rules: Option<NftState>,
 }
 
@@ -58,19 +60,20 @@ pub(super) struct BridgeLink {
     pub(super) mac: Mac,
 }
 
-/// The table in the kernel.
+/// The tables in the kernel.
 #[derive(Debug)]
 pub(super) struct NftState {
     pub(super) nets: Vec<IpNet>,
     /// While the kernel's rules are of this generation, no other process changed any.
     pub(super) generation: u32,
-    /// The tables as the kernel listed them after their creation; `None` if another process changed rules at that time.
+    /// The tables as the kernel listed them after their creation; `None` if another process changed
+    /// rules at that time.
     pub(super) ruleset: Option<Ruleset>,
-    /// Others' chains that drop what is forwarded.
+    /// Chains of other tables that drop forwarded packets.
     pub(super) dropping: Vec<String>,
 }
 
-/// A pod that lives cannot have what it says it has.
+/// A running pod whose addresses or ports conflict with another.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error(transparent)]
@@ -88,12 +91,12 @@ impl ErrorClass for RestoreError {
     }
 }
 
-/// Why the pools stay as they are.
+/// New pools that were rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PoolInUse {
     #[error(transparent)]
     Pools(#[from] PoolsError),
-    #[error("pod {pod} lives at {address}, outside {}", .asked.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("pod {pod} has the address {address}, outside of {}", .asked.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", "))]
     Lives { pod: String, address: IpAddr, asked: Vec<IpNet> },
 }
 
@@ -107,7 +110,7 @@ impl ErrorClass for PoolInUse {
 }
 
 impl Bridge {
-    /// Checks the settings, and nothing else: what is in the kernel stays as it is until [`Self::set_up`] or
+    /// Checks the settings only. The kernel's state stays as it is until [`Self::set_up`] or
     /// [`Self::attach`].
     pub fn open(settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
@@ -120,7 +123,7 @@ impl Bridge {
         Ok(Self { settings, state: Arc::new(Mutex::new(state)), idle: Mutex::default(), claim: Mutex::default() })
     }
 
-    /// Tells of a pod that lives, after a start. All of them, before anything else is asked for.
+    /// Restores a running pod after a start. Call it for all pods before any other operation.
     pub fn restore(&self, pod: &str, ips: &[IpAddr], ports: &[PortMapping]) -> Result<(), RestoreError> {
         let mut state = self.lock();
         state.pool.take(pod, ips)?;
@@ -130,8 +133,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Addresses for a pod: one of each pool, in their order. They are the pod's until [`Self::detach`] or
-    /// [`Self::release`].
+    /// Allocates addresses for a pod: one of each pool, in their order. They stay allocated until
+    /// [`Self::detach`] or [`Self::release`].
     pub fn reserve(&self, pod: &str) -> Result<Vec<IpAddr>, ReserveError> {
         let mut state = self.lock();
         let ips = state.pool.reserve(pod)?;
@@ -139,19 +142,20 @@ impl Bridge {
         Ok(ips)
     }
 
-    /// Gives back what was reserved for a pod of which nothing was made.
+    /// Frees the addresses of a pod that was not attached.
     pub fn release(&self, pod: &str) {
         self.lock().pool.release(pod);
     }
 
-    /// Where pods get addresses from.
+    /// Returns the pools.
     pub fn pools(&self) -> Vec<IpNet> {
         self.lock().pool.nets().to_vec()
     }
 
-    /// Has new pods get their addresses from other pools: what the kubelet says of the node's pod CIDRs.
+    /// Replaces the pools for new pods by the node's pod CIDRs from the kubelet.
     ///
-    /// Refused while a pod lives outside them. Whoever calls remembers what was said: it is not told again after a start.
+    /// Fails while a pod has an address outside of them. The caller stores the CIDRs: the kubelet
+    /// does not send them again after a start of the daemon.
     pub fn set_pod_cidrs(&self, pools: Vec<IpNet>) -> Result<(), PoolInUse> {
         check_pools(&pools)?;
         let mut state = self.lock();
@@ -168,7 +172,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// The name of a pod's interface on the host.
+    /// Returns the name of a pod's interface on the host.
     pub(super) fn link_name(&self, pod: &str) -> String {
         let digits: String = pod.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
         format!("{}{digits}", self.link_prefix())
@@ -179,7 +183,7 @@ impl Bridge {
         PodLink { name: self.link_name(pod), mac, ips: ips.to_vec() }
     }
 
-    /// Those of all pods whose packets the bridge takes.
+    /// Returns the interfaces of all attached pods.
     pub(super) fn pod_links(&self, state: &State) -> Vec<PodLink> {
         state.attached.iter().map(|(pod, ips)| self.pod_link(pod, ips)).collect()
     }
@@ -188,13 +192,13 @@ impl Bridge {
         format!("{}-", self.settings.bridge)
     }
 
-    /// Whether another pod has an interface of that name: ids can begin alike.
+    /// Returns whether another pod has an interface of that name: ids can begin alike.
     pub(super) fn is_of_another(&self, state: &State, pod: &str) -> bool {
         let name = self.link_name(pod);
         state.pool.taken().any(|(_, other)| other != pod && self.link_name(other) == name)
     }
 
-    /// The interfaces of pods that stay, by name.
+    /// Returns the interfaces of known pods, by name.
     pub(super) fn remaining(&self, state: &State) -> BTreeSet<String> {
         let stays = state.pool.taken().filter(|(_, pod)| !state.leaving.contains(*pod));
         stays.map(|(_, pod)| self.link_name(pod)).collect()
@@ -208,7 +212,7 @@ impl Bridge {
         Arc::clone(&self.state)
     }
 
-    /// Talks about rules or connections. A socket that had an error is not used again.
+    /// Runs `talk` with a netfilter socket. A socket with an error is not reused.
     pub(super) fn netfilter<T>(
         &self,
         talk: impl FnOnce(&Socket) -> Result<T, NetlinkError>,

@@ -1,4 +1,4 @@
-//! Settings of the kernel that the network needs. Each is written only where it is not so already.
+//! Writes the sysctls of the network, each only if its value differs.
 
 use std::path::PathBuf;
 use std::{fs, io};
@@ -12,18 +12,18 @@ pub struct SysctlError {
     pub source: io::Error,
 }
 
-/// `/proc/sys/net` is that of the calling thread's network namespace.
+/// `/proc/sys/net` belongs to the calling thread's network namespace.
 const NET: &str = "/proc/sys/net";
 
-/// Lets the host forward IPv4.
+/// Enables IPv4 forwarding on the host.
 pub(super) fn forward_ipv4() -> Result<(), SysctlError> {
     set("ipv4/ip_forward", "1")
 }
 
-/// Lets the host forward IPv6.
+/// Enables IPv6 forwarding on the host.
 ///
-/// A host that forwards no longer listens to routers, and might lose its own default route. So interfaces that did listen
-/// are told to go on.
+/// With forwarding the kernel ignores router advertisements and may lose the default route. So
+/// interfaces that accepted them continue to accept them.
 pub(super) fn forward_ipv6() -> Result<(), SysctlError> {
     const ALL: &str = "ipv6/conf/all/forwarding";
     if has(ALL, "1") {
@@ -39,42 +39,43 @@ pub(super) fn forward_ipv6() -> Result<(), SysctlError> {
     set(ALL, "1")
 }
 
-/// Prepares an interface on the bridge, the bridge itself, or in a new namespace all to come ("default").
+/// Prepares an interface on the bridge, the bridge itself, or ("default") all interfaces to come in
+/// a new namespace.
 ///
-/// Nobody there can make himself a router for the host or for other pods: these were CVE-2020-13401 and CVE-2020-10749. And no
-/// address is looked for at others before it is used: they are all ours, and looking takes a second or two.
+/// Router advertisements of pods are ignored (CVE-2020-13401, CVE-2020-10749). Duplicate address
+/// detection is off: the bridge allocates all addresses, and detection takes one to two seconds.
 pub(super) fn disable_ra_and_dad(interface: &str) -> Result<(), SysctlError> {
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_ra"), "0"))?;
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_dad"), "0"))
 }
 
-/// IPv6 is on, also where it is off for new interfaces.
+/// Enables IPv6, also if it is disabled for new interfaces.
 pub(super) fn enable_ipv6(interface: &str) -> Result<(), SysctlError> {
     set(&format!("ipv6/conf/{interface}/disable_ipv6"), "0")
 }
 
-/// No packet of IPv6 gets in or out, and no address is left: there would be a link-local one that reaches services of the host.
+/// Disables IPv6 and so removes the link-local address, which would reach services of the host.
 pub(super) fn disable_ipv6(interface: &str) -> Result<(), SysctlError> {
     where_ipv6(set(&format!("ipv6/conf/{interface}/disable_ipv6"), "1"))
 }
 
-/// Drops packets that come from addresses that are not behind the interface.
+/// Enables strict reverse path filtering.
 pub(super) fn check_sources(interface: &str) -> Result<(), SysctlError> {
     set(&format!("ipv4/conf/{interface}/rp_filter"), "1")
 }
 
-/// Gives an interface no link-local address. All that the host needs to know of pods it knows, and without one the kernel tells
-/// no pod of a shorter way, for which it would look for a neighbour.
+/// Disables the link-local address of an interface. The host needs none for pods with permanent
+/// neighbours, and without one the kernel sends pods no redirects.
 pub(super) fn no_link_local(interface: &str) -> Result<(), SysctlError> {
     set(&format!("ipv6/conf/{interface}/addr_gen_mode"), "1")
 }
 
-/// Lets the bridge carry what the host's loopback sends to pods. The table keeps pods from using it.
+/// Allows packets between the host's loopback and pods. The guard chain keeps pods from using it.
 pub(super) fn route_localnet(bridge: &str) -> Result<(), SysctlError> {
     set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")
 }
 
-/// A kernel without IPv6 has nobody to ignore.
+/// Ignores a missing sysctl on kernels without IPv6.
 fn where_ipv6(outcome: Result<(), SysctlError>) -> Result<(), SysctlError> {
     match outcome {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -147,7 +147,8 @@ fn read(reply: &Reply) -> Option<Flow> {
     let attributes = reply.body.get(4..)?;
     let (sent, answered) = (find(attributes, CTA_TUPLE_ORIG)?, find(attributes, CTA_TUPLE_REPLY)?);
     let protocol = |tuple| find_in(tuple, [CTA_TUPLE_PROTO, CTA_PROTO_NUM]);
-    // Source and destination: addresses are 1 and 2 in IPv4, 3 and 4 in IPv6, ports 2 and 3 in both.
+    // Source and destination: addresses are 1 and 2 in IPv4, 3 and 4 in IPv6, ports 2 and 3 in
+    // both.
     let end = |tuple: &[u8], destination: u16| {
         let ip = find_in(tuple, [CTA_TUPLE_IP, 1 + destination])
             .or_else(|| find_in(tuple, [CTA_TUPLE_IP, 3 + destination]))?;

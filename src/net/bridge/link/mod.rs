@@ -1,8 +1,8 @@
-//! Links, addresses and routes, as rtnetlink has them.
+//! Links, addresses and routes over rtnetlink.
 
 #[cfg(feature = "fuzzing")]
 pub(super) mod fuzzing {
-    /// Reads a reply as each thing that it can be.
+    /// Reads a reply with every parser.
     pub(in crate::bridge) fn read(reply: &super::Reply) {
         drop((super::read_link(reply), super::read_address(reply), super::read_route(reply)));
         super::neighbor::read(reply, 3);
@@ -53,7 +53,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const AF_INET6: u16 = 10;
 const VETH_INFO_PEER: u16 = 1;
-/// No counters, which are most of an answer.
+/// Omits counters, which are most of a response.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 const IFA_ADDRESS: u16 = 1;
@@ -88,17 +88,17 @@ pub(super) struct Link {
     /// "bridge", "veth"; empty for hardware.
     pub(super) kind: String,
     pub(super) mtu: u32,
-    /// The bridge that it is a port of.
+    /// The bridge that the interface is a port of.
     pub(super) master: Option<u32>,
     pub(super) mac: Mac,
-    /// A port of a bridge that is as a pod's is to be: see [`make_port`].
+    /// A port with the settings of a pod's port: see [`make_port`].
     pub(super) closed: bool,
     pub(super) up: bool,
     /// Packets pass.
     pub(super) running: bool,
 }
 
-/// A pod's interface on the host, and the addresses that the pod was given.
+/// A pod's interface on the host, and the pod's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PodLink {
     pub(super) name: String,
@@ -112,20 +112,20 @@ pub(super) struct PodLink {
 pub(super) struct Address {
     pub(super) index: u32,
     pub(super) net: IpNet,
-    /// Whether it can be used; others may still be asked whether they have it.
+    /// Usable: duplicate address detection is complete.
     pub(super) ready: bool,
 }
 
-/// A route of the main table that leads somewhere.
+/// A route of the main table with a destination interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) to: IpNet,
-    /// None where it has several ways.
+    /// `None` for a route with several next hops.
     pub(super) index: Option<u32>,
     pub(super) metric: u32,
 }
 
-/// The two ends of a pair, made at once.
+/// The two ends of a veth pair.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair<'a> {
     pub(super) name: &'a str,
@@ -137,7 +137,7 @@ pub(super) struct Pair<'a> {
     pub(super) namespace: u32,
 }
 
-/// Index, flags, and which of the flags are meant.
+/// Index, flags, and the mask of flags to change.
 fn link_head(index: u32, flags: u32) -> [u8; 16] {
     let mut head = [0; 16];
     head[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -146,18 +146,18 @@ fn link_head(index: u32, flags: u32) -> [u8; 16] {
     head
 }
 
-/// A bridge with an Ethernet address of its own: one that followed its ports would change with every pod.
+/// Creates a bridge with a fixed Ethernet address: without one it would change with the ports.
 pub(super) fn make_bridge(batch: &mut Batch, name: &str, mac: Mac, mtu: u32) {
-    let step = Operation::or("making the bridge", &[libc::EEXIST]);
+    let step = Operation::or("creating the bridge", &[libc::EEXIST]);
     let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, 0));
     message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).u32(IFLA_MTU, mtu).nest(IFLA_LINKINFO, |m| {
         m.text(IFLA_INFO_KIND, "bridge");
     });
 }
 
-/// A pair whose one end is up and a port of the bridge, and whose other end is in another namespace already.
+/// Creates a veth pair: one end is up and a port of the bridge, the other is in another namespace.
 pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
-    let step = Operation::new("making the pod's pair of interfaces");
+    let step = Operation::new("creating the pod's veth pair");
     let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, IFF_UP));
     message.text(IFLA_IFNAME, pair.name).u32(IFLA_MTU, pair.mtu).u32(IFLA_MASTER, pair.bridge);
     message.nest(IFLA_LINKINFO, |m| {
@@ -172,15 +172,15 @@ pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
     make_port(batch, pair.name);
 }
 
-/// Makes an interface a port of the bridge, again.
+/// Makes an interface a port of the bridge again.
 pub(super) fn join(batch: &mut Batch, name: &str, bridge: u32) {
-    let step = Operation::or("giving a pod's interface back to the bridge", &[libc::ENODEV]);
+    let step = Operation::or("adding a pod's interface to the bridge", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, IFF_UP)).text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge);
     make_port(batch, name);
 }
 
-/// Lets packets leave by the port that they came in by: a pod that asks its own port of the host. The bridge learns no Ethernet
-/// addresses from the port, and sends it no frames for addresses that it does not know.
+/// Enables hairpin mode, for a pod that connects to its own host port. Disables learning and
+/// flooding, so the port receives no frames for unknown Ethernet addresses.
 fn make_port(batch: &mut Batch, name: &str) {
     let step = Operation::or("setting up a port of the bridge", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |m| {
@@ -190,9 +190,10 @@ fn make_port(batch: &mut Batch, name: &str) {
     });
 }
 
-/// Gives an interface no link-local address, and so no network in which every address is a neighbour. A kernel without IPv6 gives none.
+/// Disables the link-local address of an interface, with which every address of that network would
+/// be a neighbour. Does nothing on kernels without IPv6.
 pub(super) fn no_link_local(batch: &mut Batch, name: &str) {
-    let step = Operation::or("setting up addresses of IPv6", &[libc::EAFNOSUPPORT, libc::EINVAL]);
+    let step = Operation::or("disabling the IPv6 link-local address", &[libc::EAFNOSUPPORT, libc::EINVAL]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_AF_SPEC, |m| {
         m.nest(AF_INET6, |m| {
             m.byte(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
@@ -206,7 +207,7 @@ pub(super) fn up(batch: &mut Batch, name: &str) {
         .text(IFLA_IFNAME, name);
 }
 
-/// Nothing passes any more.
+/// Takes an interface down.
 pub(super) fn down(batch: &mut Batch, name: &str) {
     let mut head = link_head(0, IFF_UP);
     head[8..12].fill(0);
@@ -217,20 +218,20 @@ pub(super) fn set_mtu(batch: &mut Batch, index: u32, mtu: u32) {
     batch.message(Operation::new("setting the MTU"), RTM_NEWLINK, 0, &link_head(index, 0)).u32(IFLA_MTU, mtu);
 }
 
-/// A pair goes whole; one that is gone already is no error.
+/// Removes an interface with its peer; a missing one is not an error.
 pub(super) fn remove(batch: &mut Batch, name: &str) {
     let step = Operation::or("removing the pod's interface", &[libc::ENODEV]);
     batch.message(step, RTM_DELLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name);
 }
 
-/// Gives an interface an address, and so a route to its network. IPv6 does not look for others that have it.
+/// Adds an address, and so a route to its network, without duplicate address detection.
 pub(super) fn add_address(batch: &mut Batch, index: u32, net: IpNet) {
     let step = Operation::or("setting an address", &[libc::EEXIST]);
     let mut message = batch.message(step, RTM_NEWADDR, CREATE | EXCLUSIVE, &address_head(index, net));
     match net {
         IpNet::V4(net) => {
             message.bytes(IFA_LOCAL, &net.addr().octets()).bytes(IFA_ADDRESS, &net.addr().octets());
-            // Of one address alone it would be that address.
+            // For a single address the kernel would use the address itself.
             if net.prefix_len() < 31 {
                 message.bytes(IFA_BROADCAST, &net.broadcast().octets());
             }
@@ -255,7 +256,7 @@ fn address_head(index: u32, net: IpNet) -> [u8; 8] {
     [family(net.addr()), net.prefix_len(), 0, 0, a, b, c, d]
 }
 
-/// Gives an interface a route to the gateway, and by the gateway to everything else.
+/// Adds a route to the gateway, and a default route through it.
 pub(super) fn add_routes(batch: &mut Batch, index: u32, gateway: IpAddr) {
     let length = if gateway.is_ipv4() { 32 } else { 128 };
     let step = Operation::or("setting the route to the gateway", &[libc::EEXIST]);
@@ -293,7 +294,7 @@ impl Socket {
         Ok(self.ask(batch)?.iter().filter_map(read_link).collect())
     }
 
-    /// The interface of that name. The kernel first does what is left to do when a link comes up.
+    /// Returns the interface of that name. The kernel first finishes pending link events.
     pub(super) fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut batch = Batch::new();
         ask_link(&mut batch, name);
@@ -310,15 +311,15 @@ impl Socket {
         Ok(self.ask(batch)?.iter().filter_map(read_address).collect())
     }
 
-    /// Whether the kernel takes what is for this address as the host's own.
+    /// Returns whether the address is one of the host's own.
     pub(super) fn is_local(&self, address: IpAddr) -> Result<bool, NetlinkError> {
         let mut head = [0; 12];
         (head[0], head[1]) = (family(address), if address.is_ipv4() { 32 } else { 128 });
         let mut batch = Batch::new();
-        destination(&mut batch.message(Operation::new("looking at a route"), RTM_GETROUTE, 0, &head), RTA_DST, address);
+        destination(&mut batch.message(Operation::new("reading a route"), RTM_GETROUTE, 0, &head), RTA_DST, address);
         match self.ask(batch) {
             Ok(replies) => Ok(replies.iter().any(|r| r.kind == RTM_NEWROUTE && r.body.get(7) == Some(&RTN_LOCAL))),
-            // There is no route, or one that refuses.
+            // No route, or one of type unreachable or prohibit.
             Err(NetlinkError::Refused { .. }) => Ok(false),
             Err(error) => Err(error),
         }
@@ -331,7 +332,7 @@ impl Socket {
     }
 }
 
-/// Adds the question for one interface, which answers after all that comes before it.
+/// Adds a request for one interface, whose response follows those of all earlier messages.
 pub(super) fn ask_link(batch: &mut Batch, name: &str) {
     ask_links(batch, "looking at an interface", 0).text(IFLA_IFNAME, name);
 }
@@ -387,7 +388,7 @@ fn read_route(reply: &Reply) -> Option<Route> {
     Some(Route { to, index: number(RTA_OIF), metric: number(RTA_PRIORITY).unwrap_or_default() })
 }
 
-/// An address as the kernel writes it.
+/// Returns the bytes of an address.
 pub(super) fn ip(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(octets));

@@ -1,4 +1,5 @@
-//! The tables as the kernel lists them: read after a change, and compared to find out whether another process changed them.
+//! The tables as the kernel lists them: read after a change, and compared to find out whether
+//! another process changed them.
 
 use super::set::{BRIDGE, INET};
 use super::{
@@ -12,10 +13,11 @@ const TABLE: u16 = NFTA_TABLE_NAME;
 /// The counters of a chain change with every packet.
 const NFTA_CHAIN_COUNTERS: u16 = 8;
 
-/// The tables, chains and rules of one network as the kernel lists them, with their flags, policies and handles.
+/// The tables, chains and rules of one network as the kernel lists them, with their flags, policies
+/// and handles.
 ///
-/// The kernel adds attributes to the rules that it receives, and which ones depends on its version. So a list is compared
-/// with an earlier list, not with the rules that were sent.
+/// The kernel adds attributes to the rules that it receives, and which ones depends on its version.
+/// So a list is compared with an earlier list, not with the rules that were sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::bridge) struct Ruleset(Vec<Vec<u8>>);
 
@@ -23,8 +25,8 @@ pub(in crate::bridge) struct Ruleset(Vec<Vec<u8>>);
 #[derive(Debug)]
 pub(in crate::bridge) struct Listing {
     pub(in crate::bridge) ruleset: Ruleset,
-    /// Chains of other tables that drop forwarded packets unless one of their rules accepts them, by family, table and
-    /// name. No rule of another table can overrule them.
+    /// Chains of other tables that drop forwarded packets unless one of their rules accepts them,
+    /// by family, table and name. No rule of another table can overrule them.
     pub(in crate::bridge) dropping: Vec<String>,
 }
 
@@ -54,7 +56,8 @@ impl Table<'_> {
     }
 }
 
-/// Returns the message's kind, family and attributes if it belongs to the table `name` of one of the families of crisp.
+/// Returns the message's kind, family and attributes if it belongs to the table `name` of one of
+/// the families of crisp.
 pub(super) fn canonical(Reply { kind, body }: &Reply, name: &str) -> Option<Vec<u8>> {
     let family = *body.first().filter(|family| [INET, BRIDGE].contains(family))?;
     let all = body.get(4..)?;

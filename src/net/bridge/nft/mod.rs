@@ -240,7 +240,8 @@ fn read_generation(reply: &Reply) -> Option<u32> {
     find(reply.body.get(4..)?, NFTA_GEN_ID)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Returns the family, table and name of a chain that drops forwarded packets unless one of its rules accepts them.
+/// Returns the family, table and name of a chain that drops forwarded packets unless one of its
+/// rules accepts them.
 fn dropping(body: &[u8]) -> Option<String> {
     let family = match body.first()? {
         1 => "inet",

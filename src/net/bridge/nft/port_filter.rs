@@ -1,5 +1,5 @@
-//! What a pod may send: frames with the Ethernet address and the addresses that the pod was given, and nothing that makes it a
-//! router or another's neighbour.
+//! The rules of the bridge table: pods may send only from their own Ethernet and IP addresses, and
+//! may not act as a router or as the neighbour of another.
 //!
 //! `nft list table bridge crisp` shows:
 //!
@@ -20,14 +20,14 @@
 //! }
 //! ```
 //!
-//! Interfaces that are not in *links* are not pods', or are those of a version without the filter. The type is that of the frame as it
-//! was sent: what has a VLAN tag is none of these, and is dropped.
+//! Interfaces outside of *links* belong to no pod, or to a pod of a version without the filter. The
+//! type is that of the outer frame, so frames with a VLAN tag match no rule and are dropped.
 
 use super::expression::{Expression, IIFNAME, L4PROTO, LINK, NETWORK, TRANSPORT, Value};
 use super::rules::Chain;
 use super::set::{BRIDGE, LINKS, SOURCES4, SOURCES6, Set};
 
-/// Before the kernel hands bridged packets to the rules of IP, which may change addresses.
+/// Before br_netfilter passes bridged packets to the IP rules, which may change addresses.
 pub(super) const PREROUTING: Chain =
     Chain { family: BRIDGE, name: "prerouting", kind: "filter", hook: 0, priority: -300 };
 
@@ -40,7 +40,7 @@ const ROUTER_ADVERT: u8 = 134;
 const NEIGHBOR_ADVERT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// All rules, in order.
+/// Returns all rules in order.
 pub(super) fn rules() -> Vec<(Chain, Vec<Expression>)> {
     let ethernet = header(LINK, 6, 6);
     let frame = |kind: [u8; 2]| compare(header(LINK, 12, 2), &kind);
@@ -52,7 +52,7 @@ pub(super) fn rules() -> Vec<(Chain, Vec<Expression>)> {
     };
     let drop = || vec![Expression::Drop];
     let accept = || vec![Expression::Accept];
-    // Ethernet and IPv4, with addresses of that length.
+    // ARP for Ethernet and IPv4, with their address lengths.
     let form = [compare(header(NETWORK, 0, 4), &[0, 1, 8, 0]), compare(header(NETWORK, 4, 2), &[6, 4])].concat();
     let sender = header(NETWORK, 14, 4);
     let link = vec![Expression::Load(Value::Meta(IIFNAME), 0), Expression::Find { set: LINKS.name, absent: true }];
@@ -79,7 +79,7 @@ fn compare(value: Value, bytes: &[u8]) -> Vec<Expression> {
     vec![Expression::Load(value, 0), Expression::Equal(bytes.to_vec())]
 }
 
-/// Whether the interface has these addresses, or does not have them.
+/// Finds the interface and addresses in a set, or checks that they are not in it.
 fn source(ethernet: Value, ip: Value, set: &'static Set, absent: bool) -> Vec<Expression> {
     let interface = Expression::Load(Value::Meta(IIFNAME), 0);
     let find = Expression::Find { set: set.name, absent };

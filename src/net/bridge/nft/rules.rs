@@ -1,4 +1,4 @@
-//! What the table of IP says. It is the same for all pods: they differ in the elements of its sets alone.
+//! The rules of the inet table. They are the same for all pods, which differ only in set elements.
 //!
 //! `nft list table inet crisp` shows:
 //!
@@ -31,14 +31,18 @@
 //! }
 //! ```
 //!
-//! - *guard*: the bridge may carry packets of 127.0.0.0/8 (`route_localnet`), so that a port of the host can be reached at
-//!   localhost. Pods are to have nothing of it: they would reach what listens on the host's loopback alone.
-//! - *prerouting*, *output*: ports of the host, at one address and at any, while that is an address of the host. Not at `::1`: what
-//!   comes from there cannot come back to it. It is refused at once, and whoever meant localhost tries 127.0.0.1 next.
-//! - *unused*: the kernel looks for no neighbour at an address that no pod has. The table of neighbours is one for the whole
-//!   node, and a pod could fill it. Nor are pods told of shorter ways to each other, where they would look for neighbours, too.
-//! - *postrouting*: what comes from the host's loopback, and from a pod by way of a port of the host, gets the bridge's
-//!   address, or the answer would not come back by the host. What leaves the host gets the host's.
+//! - *guard*: `route_localnet` lets the bridge carry packets of 127.0.0.0/8, so that host ports
+//!   work at localhost. Pods must not send or receive them: they would reach services that listen
+//!   only on the host's loopback.
+//! - *prerouting*, *output*: host ports, at one address or at all addresses of the host. Not at
+//!   `::1`, since replies to it are not routed: connections are refused, and clients of localhost
+//!   continue with 127.0.0.1.
+//! - *unused*: drops packets to addresses without a pod before neighbour discovery. The node has
+//!   one neighbour table, which a pod could fill. Redirects between pods are dropped, since they
+//!   would cause neighbour discovery, too.
+//! - *postrouting*: packets from the host's loopback, and from pods to host ports, get the bridge's
+//!   address, or the replies would bypass the host. Packets that leave the host get the host's
+//!   address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -47,7 +51,7 @@ use ipnet::IpNet;
 use super::expression::{Expression, IIFNAME, L4PROTO, NETWORK, NFPROTO, OIFNAME, TRANSPORT, Value};
 use super::set::{ADDRESS_PORTS4, ADDRESS_PORTS6, INET, PODS4, PODS6, PORTS4, PORTS6, Set, padded};
 
-/// A chain that the kernel calls at one of its hooks.
+/// A base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) family: u8,
@@ -68,12 +72,12 @@ const UNUSED: Chain = chain("unused", "filter", 4, 0);
 const POSTROUTING: Chain = chain("postrouting", "nat", 4, 100);
 pub(super) const CHAINS: [Chain; 5] = [GUARD, PREROUTING, OUTPUT, UNUSED, POSTROUTING];
 
-/// A map from ports of the host to pods.
+/// A map from host ports to pods.
 #[derive(Debug, Clone, Copy)]
 struct Map {
     set: &'static Set,
     v6: bool,
-    /// Whether the address of the host is part of the key.
+    /// The host's address is part of the key.
     addressed: bool,
 }
 
@@ -84,14 +88,14 @@ static MAPS: [Map; 4] = [
     Map { set: &PORTS6, v6: true, addressed: false },
 ];
 
-/// The bit of a connection's status that says that its destination was changed.
+/// Bit of the connection status: the destination was changed.
 const IPS_DST_NAT: u32 = 0x20;
-/// The type of the host's own addresses.
+/// The route type of the host's own addresses.
 const RTN_LOCAL: u32 = 2;
-/// ICMP, and its type that tells of a shorter way; the same of IPv6.
+/// ICMP redirects: IPv6 or not, the protocol, the type.
 const REDIRECTS: [(bool, u8, u8); 2] = [(false, 1, 5), (true, 58, 137)];
 
-/// All rules, in order, each with its chain.
+/// Returns all rules in order, each with its chain.
 pub(super) fn rules(bridge: &str, nets: &[IpNet]) -> Vec<(Chain, Vec<Expression>)> {
     let into = |chain: Chain| move |rule: Vec<Expression>| (chain, rule);
     let from = |source: &IpNet| address(source, false);
@@ -103,7 +107,7 @@ pub(super) fn rules(bridge: &str, nets: &[IpNet]) -> Vec<(Chain, Vec<Expression>
         all.extend(MAPS.iter().map(|map| redirect(map, chain)).map(into(chain)));
     }
     let leaves = || interface(OIFNAME, bridge);
-    // The kernel forwards to link-local addresses, too.
+    // The kernel also forwards to link-local addresses.
     let link_local = IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 10);
     let behind = nets.iter().chain([&link_local]);
     all.extend(behind.map(|net| [leaves(), address(net, true), no_pod(net)].concat()).map(into(UNUSED)));
@@ -117,7 +121,7 @@ pub(super) fn rules(bridge: &str, nets: &[IpNet]) -> Vec<(Chain, Vec<Expression>
     all
 }
 
-/// Looks a connection up in a map and sends it to the pod.
+/// Returns the rule that looks a connection up in a map and redirects it to the pod.
 fn redirect(map: &Map, chain: Chain) -> Vec<Expression> {
     let mut rule = family(map.v6);
     let (offset, length) = if map.v6 { (24, 16) } else { (16, 4) };
@@ -133,14 +137,14 @@ fn redirect(map: &Map, chain: Chain) -> Vec<Expression> {
         place = if map.v6 { 4 } else { 1 };
     }
     rule.push(Expression::Load(Value::Meta(L4PROTO), place));
-    // The port is at the same place in TCP, UDP and SCTP, and other protocols are in no map.
+    // The port has the same offset in TCP, UDP and SCTP; the maps have no other protocols.
     rule.push(Expression::Load(Value::Header { which: TRANSPORT, offset: 2, length: 2 }, place + 1));
     rule.push(Expression::Map(map.set.name));
     rule.push(Expression::Redirect { v6: map.v6 });
     rule
 }
 
-/// Drops what goes to an address that no pod has.
+/// Drops packets to addresses in `net` that no pod has.
 fn no_pod(net: &IpNet) -> Vec<Expression> {
     let (set, offset, length) = if net.addr().is_ipv4() { (&PODS4, 16, 4) } else { (&PODS6, 24, 16) };
     let destination = Expression::Load(Value::Header { which: NETWORK, offset, length }, 0);
@@ -172,7 +176,8 @@ fn redirected() -> Vec<Expression> {
     vec![Expression::Load(Value::ConnectionStatus, 0), Expression::Mask(bit), Expression::Differ(vec![0; 4])]
 }
 
-/// Whether the source or destination is in a network. Whole bytes are compared as such, as nft does it.
+/// Compares the source or destination with a network. A prefix of whole bytes is compared without a
+/// mask, as nft does it.
 fn address(net: &IpNet, destination: bool) -> Vec<Expression> {
     let (v6, offset, length) = match (net.addr(), destination) {
         (IpAddr::V4(_), false) => (false, 12, 4),

@@ -1,4 +1,4 @@
-//! Sets and maps of the tables, and their elements: all that differs between pods.
+//! The sets and maps of the tables. Only their elements differ between pods.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,7 +9,8 @@ use crate::bridge::link::{Mac, PodLink};
 pub(super) const INET: u8 = 1;
 pub(super) const BRIDGE: u8 = 7;
 
-/// What nft calls the kinds of values, six bits each, and how long they are in cells of four bytes.
+/// The data types of nft, with their numbers of six bits and their lengths in multiples of four
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Interface,
@@ -41,7 +42,7 @@ impl Part {
     }
 }
 
-/// The number that nft has for several kinds in a row.
+/// Returns nft's number for a concatenation of types.
 pub(super) fn kind(parts: &[Part]) -> u32 {
     parts.iter().fold(0, |kind, part| kind << 6 | part.kind())
 }
@@ -50,7 +51,7 @@ pub(super) fn length(parts: &[Part]) -> u32 {
     parts.iter().map(|part| part.length()).sum()
 }
 
-/// A set, or a map where elements have values.
+/// A set; a map if its elements have values.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Set {
     pub(super) family: u8,
@@ -86,11 +87,11 @@ pub(super) static SETS: [&Set; 9] =
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element {
     pub(super) key: Vec<u8>,
-    /// Empty where the set is no map.
+    /// Empty for a set that is not a map.
     pub(super) value: Vec<u8>,
 }
 
-/// What the sets are to have.
+/// The expected elements of the sets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::bridge) struct Contents<'a> {
     pub(in crate::bridge) forwards: &'a [Forward],
@@ -98,7 +99,7 @@ pub(in crate::bridge) struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// The elements of one set.
+    /// Returns the elements of one set.
     pub(super) fn of(&self, set: &Set) -> Vec<Element> {
         let mut elements: Vec<_> = self.forwards.iter().filter(|f| std::ptr::eq(map_of(f), set)).map(forward).collect();
         elements.extend(
@@ -117,7 +118,7 @@ fn map_of(forward: &Forward) -> &'static Set {
     }
 }
 
-/// In cells of four bytes: the host's address where there is one, the protocol, the port.
+/// Returns the element, padded to four bytes per part: the host's address if any, protocol, port.
 fn forward(forward: &Forward) -> Element {
     let mut key = forward.from.address.map(octets).unwrap_or_default();
     let [a, b] = forward.from.port.to_be_bytes();
@@ -128,8 +129,8 @@ fn forward(forward: &Forward) -> Element {
     Element { key, value }
 }
 
-/// A pod's interface on the host, and the sources that it may have. Pods that an earlier version attached look for their
-/// gateway with the link-local address of their Ethernet address.
+/// Returns a pod's interface on the host and its allowed sources. Pods that an earlier version
+/// attached use the link-local address of their Ethernet address for neighbour discovery.
 fn link(PodLink { name, mac, ips }: &PodLink) -> Vec<(&'static Set, Element)> {
     let plain = |key: Vec<u8>| Element { key, value: Vec::new() };
     let interface = padded(name);
@@ -149,12 +150,12 @@ fn link(PodLink { name, mac, ips }: &PodLink) -> Vec<(&'static Set, Element)> {
     elements
 }
 
-/// The link-local address that the kernel makes of an Ethernet address.
+/// Returns the link-local address that the kernel derives from an Ethernet address.
 fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// The name of an interface as the kernel compares it.
+/// Returns the name of an interface, padded as the kernel compares it.
 pub(super) fn padded(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.resize(16, 0);

@@ -238,7 +238,7 @@ fn something_else_of_the_bridges_name_is_left_alone() {
     on_host(|_| {
         sh("ip link add crisp0 type veth peer name other");
         let error = dual().set_up().unwrap_err();
-        assert_eq!(error.to_string(), "crisp0 exists, and is no bridge but veth");
+        assert_eq!(error.to_string(), "crisp0 already exists as veth, expected a bridge: remove it, or change network.bridge.name");
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip address show crisp0").contains("10.213"));
     });

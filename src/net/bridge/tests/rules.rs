@@ -70,7 +70,8 @@ table inet crisp {
 }
 "#;
 
-/// The same for what pods send, without what this nft has no words for: whom an advertisement of a neighbour is about.
+/// The same for what pods send, without what this nft has no words for: whom an advertisement of a
+/// neighbour is about.
 const WANTED_OF_BRIDGE: &str = r#"
 table bridge crisp {
     set links {

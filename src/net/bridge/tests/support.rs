@@ -208,8 +208,8 @@ fn bind<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Waits until sockets of this network namespace can bind to the address. The kernel keeps a new IPv6
-/// address tentative until a worker has run, also with nodad.
+/// Waits until sockets of this network namespace can bind to the address. The kernel keeps a new
+/// IPv6 address tentative until a worker has run, also with nodad.
 pub(super) fn bindable(ip: &str) {
     let begin = Instant::now();
     while let Err(error) = UdpSocket::bind(address(ip, 0)) {

@@ -75,7 +75,8 @@ fn outside_a_pod_has_the_address_of_the_host() {
             assert_eq!(tcp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
             assert_eq!(udp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
         }
-        // Packets that fit the way out, and no larger ones, without the path having to be found out.
+        // Packets that fit the way out, and no larger ones, without the path having to be found
+        // out.
         assert!(pod.netns.sh("ip link show eth0").contains("mtu 1450"));
         assert!(sh("ip link show crisp0").contains("mtu 1450"));
     });
