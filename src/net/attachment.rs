@@ -1,4 +1,4 @@
-//! What a network is told of a pod, and what it answers.
+//! A pod to attach to a network, and the result.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ pub const INTERFACE: &str = "eth0";
 /// A pod that is to be attached, or detached.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pod {
-    /// The pod's id in crisp, which plugins know it by.
+    /// The pod's id in crisp, which plugins get as the container id.
     pub id: String,
     pub name: String,
     pub namespace: String,
     pub uid: String,
-    /// The pinned network namespace; none where it is gone already.
+    /// The pinned network namespace; `None` if it was removed.
     pub netns: Option<PathBuf>,
     /// Only those with a port of the host.
     pub ports: Vec<PortMapping>,

@@ -1,6 +1,7 @@
-//! Doors to what reads the kernel's and plugins' bytes, for the fuzzer in `tests/fuzz`. Not part of what ships.
+//! Doors to what reads the kernel's and plugins' bytes, for the fuzzer in `tests/fuzz`. Not part of
+//! what ships.
 
-/// Reads `data` as what comes back over netlink.
+/// Parses `data` as responses of the kernel over netlink.
 pub fn netlink(data: &[u8]) {
     crate::bridge::fuzzing::netlink(data);
 }

@@ -1,8 +1,9 @@
-//! Networks of pods: by CNI plugins where the node has them configured ([`cni`]), else by a bridge of crisp's own
+//! Pod networks: with CNI plugins if the node has them configured ([`cni`]), else the built-in
+//! bridge
 //! ([`bridge`]).
 //!
-//! Both are told of a [`Pod`], whose network namespace exists already, and say what addresses it got ([`Attached`]). Neither
-//! keeps a list of pods: whoever calls knows them, and which of the two each was attached by.
+//! Both receive a [`Pod`], whose network namespace exists already, and return its addresses
+//! ([`Attached`]). The caller records the pods and the network of each.
 #![forbid(unsafe_code)]
 
 mod attachment;

@@ -32,7 +32,7 @@ fn pods_reach_each_other_and_the_host_with_nothing_installed() {
 }
 
 #[test]
-fn the_node_is_ready_and_says_by_what() {
+fn the_node_is_ready_and_names_its_network() {
     let daemon = connected("");
     let condition = readiness(&daemon);
     assert!(condition.status && condition.message.contains("bridge"), "{condition:?}");
@@ -42,7 +42,7 @@ fn the_node_is_ready_and_says_by_what() {
 }
 
 #[test]
-fn a_second_daemon_is_kept_from_the_same_bridge_and_told_what_to_do() {
+fn a_second_daemon_on_the_same_bridge_fails_with_a_remedy() {
     let mut first = connected("");
     let pod = first.run_pod("pod");
     let web = serve(&first, &pod);
@@ -88,7 +88,7 @@ fn a_pod_with_the_hosts_network_gets_no_address_of_its_own() {
 }
 
 #[test]
-fn addresses_come_back_when_pods_go_and_survive_the_daemon() {
+fn addresses_are_freed_with_their_pods_and_survive_a_restart() {
     let mut daemon = connected("[network.bridge]\npools = [\"10.99.0.0/29\"]");
     // Of eight addresses three are the network's own, the gateway's and everybody's.
     let pods: Vec<_> = (0..5).map(|n| daemon.run_pod(&format!("pod-{n}"))).collect();
@@ -113,7 +113,7 @@ fn addresses_come_back_when_pods_go_and_survive_the_daemon() {
 }
 
 #[test]
-fn pods_have_both_kinds_of_addresses_where_both_pools_are_set() {
+fn pods_have_an_address_of_each_pool() {
     let daemon = connected("[network.bridge]\npools = [\"10.99.0.0/24\", \"fd00:99::/64\"]");
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
     let network = daemon.client().pod_status(&one.id).network.unwrap();
@@ -126,7 +126,7 @@ fn pods_have_both_kinds_of_addresses_where_both_pools_are_set() {
 }
 
 #[test]
-fn what_leaves_the_node_has_the_nodes_address() {
+fn packets_from_pods_leave_with_the_address_of_the_node() {
     let daemon = connected("");
     let pod = daemon.run_pod("pod");
     let id = serve(&daemon, &pod);
@@ -155,7 +155,7 @@ fn what_leaves_the_node_has_the_nodes_address() {
 }
 
 #[test]
-fn the_clients_addresses_take_the_place_of_the_pool() {
+fn the_pod_cidrs_replace_the_pool() {
     let daemon = connected("");
     update_addresses(&daemon, "10.77.0.0/24").unwrap();
     let pod = daemon.run_pod("pod");
@@ -169,7 +169,7 @@ fn the_clients_addresses_take_the_place_of_the_pool() {
 }
 
 #[test]
-fn what_a_pod_wants_of_dns_is_in_its_file() {
+fn the_dns_settings_of_a_pod_are_in_its_resolv_conf() {
     let daemon = connected("");
     let pod = daemon.run_pod_with("pod", |config| {
         config.dns_config = Some(v1::DnsConfig {

@@ -56,7 +56,7 @@ fn given_out(daemon: &Daemon, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn pods_are_connected_by_the_plugins_and_leave_nothing() {
+fn pods_are_attached_by_plugins_and_leave_nothing() {
     let daemon = with_network("net");
     let (one, two) = (
         daemon.run_pod_with("one", |config| {
@@ -100,7 +100,7 @@ fn with_cni_alone_the_node_waits_for_a_network() {
 }
 
 #[test]
-fn a_pod_is_disconnected_by_what_it_was_connected_by() {
+fn a_pod_is_detached_from_the_network_it_was_attached_to() {
     let mut daemon = with_network("old");
     let pod = daemon.run_pod("pod");
     assert_eq!(given_out(&daemon, "old").len(), 1);
@@ -114,7 +114,7 @@ fn a_pod_is_disconnected_by_what_it_was_connected_by() {
 }
 
 #[test]
-fn addresses_of_pods_that_a_reboot_ended_are_given_back() {
+fn addresses_of_pods_before_a_reboot_are_released() {
     let mut daemon = with_network("net");
     daemon.run_pod("pod");
     assert_eq!(given_out(&daemon, "net").len(), 1);
@@ -126,7 +126,7 @@ fn addresses_of_pods_that_a_reboot_ended_are_given_back() {
 }
 
 #[test]
-fn a_template_becomes_a_network_with_the_clients_addresses() {
+fn a_template_is_rendered_with_the_pod_cidrs() {
     let env = TestEnv::connected("");
     let template = env.dir().join("template");
     let daemon = {

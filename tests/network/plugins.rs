@@ -43,7 +43,7 @@ const WORKS: &str = r#"case $CNI_COMMAND in
 esac"#;
 
 #[test]
-fn a_plugin_that_hangs_is_killed_with_all_it_started() {
+fn a_hanging_plugin_of_the_daemon_is_killed_with_its_children() {
     let daemon = with_plugin("[ $CNI_COMMAND = ADD ] || exit 0; echo waiting >&2; sleep 98765 & sleep 98765");
     let begin = Instant::now();
     let refusal = daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
@@ -61,7 +61,7 @@ fn command_line(pid: i32) -> String {
 }
 
 #[test]
-fn a_plugin_that_fails_after_it_took_something_is_told_to_give_it_back() {
+fn a_plugin_that_fails_after_allocating_receives_del_from_the_daemon() {
     let script = r#"case $CNI_COMMAND in
       ADD) touch $HERE/taken; echo '{"cniVersion": "1.0.0", "code": 11, "msg": "no room", "details": "pool of 3"}'; echo details >&2; exit 1 ;;
       DEL) rm -f $HERE/taken ;;
@@ -77,7 +77,7 @@ fn a_plugin_that_fails_after_it_took_something_is_told_to_give_it_back() {
 }
 
 #[test]
-fn a_plugin_that_prints_garbage_is_a_clear_error() {
+fn invalid_output_of_a_plugin_is_named_in_the_error() {
     for (script, word) in [
         ("[ $CNI_COMMAND = ADD ] || exit 0; echo '<html>oops'", "odd"),
         ("[ $CNI_COMMAND = ADD ] || exit 0; exec yes", "odd"),
@@ -91,7 +91,7 @@ fn a_plugin_that_prints_garbage_is_a_clear_error() {
 }
 
 #[test]
-fn a_pod_ends_also_where_its_plugin_cannot_disconnect_it_and_that_is_made_up_for() {
+fn a_pod_stops_although_del_fails_and_del_is_repeated() {
     let mut daemon = with_plugin(WORKS);
     let pod = daemon.run_pod("pod");
     assert_eq!(super::address(&daemon, &pod), "10.5.0.2");

@@ -56,7 +56,7 @@ fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
 }
 
 #[test]
-fn an_address_of_the_host_keeps_a_port_to_itself() {
+fn a_host_port_at_one_address_does_not_affect_the_same_port_at_another() {
     let daemon = Daemon::on(TestEnv::connected(""));
     daemon.env.host().script("ip addr add 192.0.2.7/32 dev lo");
     let first = pod_with(&daemon, "first", vec![mapping(v1::Protocol::Tcp, 8080, 12080, "192.0.2.7")]);
@@ -68,7 +68,7 @@ fn an_address_of_the_host_keeps_a_port_to_itself() {
 }
 
 #[test]
-fn a_port_that_another_pod_has_is_refused_by_name() {
+fn a_port_of_another_pod_is_refused_with_its_name() {
     let daemon = Daemon::on(TestEnv::connected(""));
     let first = pod_with(&daemon, "first", vec![tcp(8080, 12080)]);
     let before = daemon.snapshot();
@@ -90,7 +90,7 @@ fn a_port_that_another_pod_has_is_refused_by_name() {
 }
 
 #[test]
-fn ports_lead_on_after_the_daemon_was_replaced_and_the_rules_were_lost() {
+fn host_ports_work_after_a_restart_and_a_loss_of_the_rules() {
     let mut daemon = Daemon::on(TestEnv::connected(""));
     let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
     serve(&daemon, &pod);
@@ -114,7 +114,7 @@ fn refused(daemon: &Daemon, port: v1::PortMapping, field: &str) {
 }
 
 #[test]
-fn ports_that_the_host_uses_are_refused_the_daemons_own_among_them() {
+fn ports_of_the_host_and_of_the_daemon_are_refused() {
     let mut daemon = Daemon::on(TestEnv::connected(""));
     let pod = daemon.run_pod("pod");
     let url = daemon.client().forward_url(&pod.id);

@@ -7,7 +7,8 @@
 //!   pod                    host                                             outside
 //!   eth0 ═══ crisp0-1a2b3c4d ─┐
 //!                             ├─ crisp0 (bridge, first address of the pool) ─ eth0 …
-//!   eth0 ═══ crisp0-5e6f7081 ─┘     └ table inet crisp: masquerade, host ports; table bridge crisp: what pods may send
+//!   eth0 ═══ crisp0-5e6f7081 ─┘     ├ table inet crisp: masquerade, host ports
+//!                                   └ table bridge crisp: filter for frames of pods
 //! ```
 //!
 //! A pod has its own addresses and one neighbour, the bridge, which also routes to the other pods.

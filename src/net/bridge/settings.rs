@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(refused(&[]), PoolsError::None);
         assert_eq!(refused(&["10.1.0.0/16", "10.2.0.0/16"]), PoolsError::Twice(net("10.1.0.0/16"), net("10.2.0.0/16")));
         assert_eq!(refused(&["10.1.2.3/16"]), PoolsError::HostBits { net: net("10.1.2.3/16") });
-        assert!(refused(&["10.1.2.3/16"]).to_string().ends_with("it would be 10.1.0.0/16"));
+        assert!(refused(&["10.1.2.3/16"]).to_string().ends_with("expected 10.1.0.0/16"));
         for small in ["10.1.0.0/31", "10.1.0.0/32", "fd00::/127"] {
             assert_eq!(refused(&[small]), PoolsError::Small(net(small)));
         }

@@ -1,4 +1,4 @@
-//! ADD: a pod gets its place in the network.
+//! ADD: attaches a pod.
 
 use std::path::PathBuf;
 
@@ -32,10 +32,10 @@ pub enum AddError {
     Cache(#[from] FileError),
     #[error("attaching the pod to the network {network}")]
     Plugin { network: String, source: PluginError },
-    #[error("the plugins of the network {network} gave a result that cannot be used: {why}")]
+    #[error("the plugins of the network {network} returned an unusable result: {why}")]
     Result { network: String, why: &'static str },
-    /// What the failed attaching left is still known to [`Cni::attachments`].
-    #[error("a pod that could not be attached could not be detached again either ({})", chain(left))]
+    /// [`Cni::attachments`] still lists the pod.
+    #[error("attaching the pod failed, and detaching it afterwards as well ({})", chain(left))]
     LeftBehind { left: Box<DelError>, source: Box<AddError> },
 }
 
@@ -55,7 +55,7 @@ impl ErrorClass for AddError {
     }
 }
 
-/// The files that were passed over, for the end of a sentence.
+/// Lists the skipped files for the end of a message.
 pub(super) fn listed(bad: &[BadFile]) -> String {
     bad.iter().map(|file| format!("; {file}")).collect()
 }
@@ -75,8 +75,8 @@ pub(super) fn chain(error: &DelError) -> String {
 impl Cni {
     /// Attaches a pod to the network that is configured now.
     ///
-    /// What a failed attaching did is taken back before this returns; what could not be is in the error, and is known until
-    /// [`Cni::del`] or [`Cni::gc`] succeeds.
+    /// After a failure, detaches the pod before it returns. If that fails as well, the error
+    /// contains it and the pod stays in the cache until [`Cni::del`] or [`Cni::gc`] succeeds.
     pub async fn add(&self, pod: &Pod) -> Result<Attached, AddError> {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&pod.id).await;
@@ -107,7 +107,7 @@ impl Cni {
         }
     }
 
-    /// All that can be refused is refused here, before any plugin is called. Then it is written down that one will be.
+    /// Checks everything before any plugin is called. Then records that one will be called.
     async fn prepare(&self, place: Attachment, deadline: Deadline) -> Result<Entry, AddError> {
         let found = self.look().await?;
         let Some((_, list)) = found.network else {
@@ -115,7 +115,7 @@ impl Cni {
         };
         for capability in args::ASKED {
             if place.offered.contains_key(capability) && !list.wants(capability) {
-                tracing::info!(network = list.name, capability, "no plugin of the network does what the pod asks for");
+                tracing::info!(network = list.name, capability, "no plugin of the network has the capability");
             }
         }
         let failed = |source| AddError::Plugin { network: list.name.clone(), source };

@@ -1,11 +1,12 @@
-//! What has to be known of an attached pod to detach it again: which plugins were told what, and what they answered.
+//! The records of attached pods, for detaching them: the configuration and the result of each ADD.
 //!
 //! ```text
-//! CACHE/POD@INTERFACE@NETWORK.json     one for each, from before the first plugin is called until after the last DEL
+//! CACHE/POD@INTERFACE@NETWORK.json     written before the first plugin is called, removed after
+//! the last DEL
 //! ```
 //!
-//! The directory should outlive a reboot, since what plugins allocate does. Nothing is synced: what is lost with the power
-//! was written moments before, and a file that is cut short still names its pod.
+//! The directory should survive a reboot, since allocations of plugins do. Files are not synced:
+//! after a power failure a truncated file still has the pod's name.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -19,7 +20,7 @@ use super::conf::ConfList;
 use super::plugin::chain::Attachment;
 use super::plugin::version::Version;
 
-/// A result and a configuration, with room to spare.
+/// The largest file that is read; results and configurations are far smaller.
 const FILE_MAX: u64 = 32 << 20;
 const FORMAT: u32 = 1;
 
@@ -29,11 +30,11 @@ pub(super) struct Entry {
     pub(super) place: Attachment,
     pub(super) list: ConfList,
     pub(super) version: Version,
-    /// None until all plugins have answered.
+    /// `None` until all plugins have returned.
     pub(super) result: Option<Value>,
 }
 
-/// An entry by its name.
+/// The parts of a record's file name.
 #[derive(Debug)]
 pub(super) struct CachedAttachment {
     pub(super) pod: String,
@@ -59,7 +60,7 @@ impl Entry {
         dir.join(format!("{}@{}@{}.json", self.place.pod, self.place.interface, self.list.name))
     }
 
-    /// What is to be written of it.
+    /// Returns the record to write.
     pub(super) fn draft(&self, dir: &Path) -> NewEntry {
         let Attachment { pod, interface, netns, args, offered } = self.place.clone();
         let config = self.list.to_value(self.version);
@@ -73,7 +74,7 @@ impl Entry {
     }
 }
 
-/// An entry that is about to be written.
+/// A record to write.
 pub(super) struct NewEntry {
     dir: PathBuf,
     path: PathBuf,
@@ -81,7 +82,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Writes it whole or not at all.
+    /// Replaces the file atomically.
     pub(super) fn write(self) -> Result<(), FileError> {
         let Self { dir, path, written } = self;
         safe_fs::private_dir(&dir)?;
@@ -89,7 +90,7 @@ impl NewEntry {
     }
 }
 
-/// All entries by their names; none where there is no such directory.
+/// Lists all records by file name; none if the directory does not exist.
 pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, FileError> {
     let failed = |source: io::Error| FileError::new("reading", dir, source);
     let entries = match fs::read_dir(dir) {
@@ -107,7 +108,7 @@ pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, FileError> {
 }
 
 impl CachedAttachment {
-    /// None for the name of something else.
+    /// Returns `None` for another kind of file name.
     fn parse(path: PathBuf) -> Option<Self> {
         let mut parts = path.file_name()?.to_str()?.strip_suffix(".json")?.split('@').map(str::to_owned);
         let (pod, interface, network) = (parts.next()?, parts.next()?, parts.next()?);
@@ -117,7 +118,7 @@ impl CachedAttachment {
         Some(Self { pod, interface, network, path })
     }
 
-    /// None where the file is damaged, or gone.
+    /// Returns `None` if the file is damaged or missing.
     pub(super) fn read(&self) -> Result<Option<Entry>, FileError> {
         let mut bytes = Vec::new();
         let read = File::open(&self.path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes));
@@ -128,7 +129,7 @@ impl CachedAttachment {
         }
         let entry = self.understand(&bytes);
         if entry.is_none() {
-            tracing::warn!(path = %self.path.display(), "what is known of a pod's network is damaged");
+            tracing::warn!(path = %self.path.display(), "the record of a pod's network is damaged");
         }
         Ok(entry)
     }

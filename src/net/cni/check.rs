@@ -1,4 +1,4 @@
-//! CHECK: whether a pod's place in the network is as it was made.
+//! CHECK: verifies that a pod is still attached.
 
 use model::{ErrorClass, ErrorKind};
 use safe_fs::FileError;
@@ -10,13 +10,13 @@ use crate::attachment::Pod;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    #[error("pod {0} is attached to no network")]
+    #[error("pod {0} is not attached to a network")]
     NotAttached(String),
-    #[error("the network namespace of the pod is gone")]
+    #[error("the pod's network namespace does not exist")]
     NoNamespace,
     #[error(transparent)]
     Cache(#[from] FileError),
-    #[error("the pod's place in the network {network} is not as it should be")]
+    #[error("checking the pod's attachment to the network {network}")]
     Plugin { network: String, source: PluginError },
 }
 
@@ -31,8 +31,8 @@ impl ErrorClass for CheckError {
 }
 
 impl Cni {
-    /// Asks the plugins that attached the pod. Where the network's file forbids that, or is older than the question,
-    /// nobody is asked and all is well.
+    /// Calls CHECK of the plugins that attached the pod. Succeeds without a call if the
+    /// configuration disables CHECK or its version has no CHECK.
     pub async fn check(&self, pod: &Pod) -> Result<(), CheckError> {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&pod.id).await;

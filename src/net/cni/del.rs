@@ -1,4 +1,4 @@
-//! DEL: a pod gives up its place in the network.
+//! DEL: detaches a pod.
 
 use std::path::PathBuf;
 
@@ -36,10 +36,11 @@ impl ErrorClass for DelError {
 }
 
 impl Cni {
-    /// Detaches a pod from whatever it was attached to, by what was in force then. May be repeated at will.
+    /// Detaches a pod from its networks, with the configuration that was used to attach it. May be
+    /// repeated.
     ///
-    /// To be called before the pod's network namespace is gone: some plugins leave rules behind otherwise. A pod that
-    /// nothing is known of is detached from the network that is configured now, if there is any.
+    /// Call it before the pod's network namespace is removed: some plugins leave rules behind
+    /// otherwise. A pod without a record is detached from the configured network, if any.
     pub async fn del(&self, pod: &Pod) -> Result<(), DelError> {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&pod.id).await;
@@ -48,7 +49,7 @@ impl Cni {
         let cached = self.cached_attachment(Some(&pod.id)).await?;
         let args = args::identity(pod);
         if cached.is_empty() && args.is_err() {
-            // It was refused when it was to be attached.
+            // ADD rejected such an id.
             return Ok(());
         }
         let args = args.unwrap_or_else(|_| args::minimal_args(&pod.id));
@@ -64,14 +65,15 @@ impl Cni {
         first
     }
 
-    /// The entries of all pods, or of one.
+    /// Reads the records of all pods, or of one.
     pub(super) async fn cached_attachment(&self, pod: Option<&str>) -> Result<Vec<CachedAttachment>, FileError> {
         let (dir, pod) = (self.settings().cache_dir.clone(), pod.map(str::to_owned));
         let is_wanted = move |cached: &CachedAttachment| pod.as_ref().is_none_or(|pod| cached.pod == *pod);
         blocking(move || Ok(cache::cached(&dir)?.into_iter().filter(is_wanted).collect())).await
     }
 
-    /// By what is kept of it, in what `netns` makes of the namespace that is; by `unknown` where that is damaged.
+    /// Detaches a pod by its record, with `netns` if that exists; by `unknown` if the record is
+    /// damaged.
     pub(super) async fn detach_cached(
         &self,
         cached: CachedAttachment,
@@ -87,10 +89,11 @@ impl Cni {
         Ok(blocking(move || safe_fs::remove_file(&path)).await?)
     }
 
-    /// Calls the plugins, and forgets the pod once all of them have done it.
+    /// Calls the plugins, and removes the record when all have succeeded.
     ///
-    /// Where they never can, the network in use counts if it is another one: a pod that was never attached as a whole, since
-    /// its network's file may have been wrong and was mended; and one whose plugins are gone from the node.
+    /// If they fail and the configured network is a different one, tries that and then removes the
+    /// record: the old configuration may have been invalid, or its plugins may have been
+    /// uninstalled.
     pub(super) async fn detach(&self, entry: Entry) -> Result<(), DelError> {
         match self.call_plugins(&entry).await {
             Ok(()) => {}
@@ -105,7 +108,7 @@ impl Cni {
                 }
                 tracing::warn!(
                     error = chain(&error),
-                    "what plugins of an earlier network keep of a pod can no longer be given back"
+                    "plugins of a replaced network configuration may still hold resources of a pod"
                 );
             }
         }
@@ -113,7 +116,7 @@ impl Cni {
         Ok(blocking(move || entry.remove(&dir)).await?)
     }
 
-    /// Whether the network in use is another than the entry's.
+    /// Returns whether the configured network differs from that of the record.
     async fn is_replaced(&self, entry: &Entry) -> bool {
         let config = |list: &ConfList| list.to_value(entry.version);
         let in_use = self.look().await.ok().and_then(|found| found.network);

@@ -1,4 +1,4 @@
-//! GC: what pods left that are no more.
+//! GC: releases what plugins hold for pods that no longer exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,15 +17,15 @@ use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::INTERFACE;
 
-/// What came of clearing up.
+/// The result of a garbage collection.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct GcReport {
-    /// Pods that are detached now.
+    /// Pods that were detached.
     pub detached: Vec<String>,
-    /// Networks whose plugins were told which pods there are.
+    /// Networks whose plugins received GC.
     pub networks: Vec<String>,
-    /// What is to be tried again.
+    /// Failures to retry later.
     pub failed: Vec<GcFailure>,
 }
 
@@ -35,9 +35,9 @@ pub enum GcFailure {
     Cache(#[from] FileError),
     #[error(transparent)]
     Dir(#[from] DirError),
-    #[error("detaching pod {pod}, which is no more")]
+    #[error("detaching pod {pod}, which no longer exists")]
     Detach { pod: String, source: DelError },
-    #[error("clearing up the network {network}")]
+    #[error("collecting garbage of the network {network}")]
     Collect { network: String, source: PluginError },
 }
 
@@ -53,10 +53,10 @@ impl ErrorClass for GcFailure {
 }
 
 impl Cni {
-    /// Detaches pods that are not among the `alive`, and lets plugins clear up what they know of any others.
+    /// Detaches pods that are not in `alive`, and calls GC of the plugins of the configured network
+    /// and of the networks of the remaining pods, unless their configurations disable GC.
     ///
-    /// Pods that were attached in the life of this process are never taken for dead, so `alive` may be a little old. Networks
-    /// are those of the pods that remain, and the one that is configured; those whose files say so are left alone.
+    /// Keeps pods that this process attached, so `alive` may be slightly out of date.
     pub async fn gc(&self, alive: &[String]) -> GcReport {
         let mut done = GcReport::default();
         let alive: BTreeSet<&str> = alive.iter().map(String::as_str).collect();
@@ -68,7 +68,7 @@ impl Cni {
             }
             Err(error) => done.failed.push(error.into()),
         }
-        // From here on nobody is being attached or detached.
+        // From here on no pod is being attached or detached.
         let _alone = self.gate.write().await;
         let networks = self.networks(&mut done).await;
         let held = self.held().clone();
@@ -96,7 +96,7 @@ impl Cni {
         }
     }
 
-    /// The network that is configured, and those that pods are attached to, each once.
+    /// Returns the configured network and those of attached pods, each once.
     async fn networks(&self, done: &mut GcReport) -> BTreeMap<String, ConfList> {
         let mut networks = BTreeMap::new();
         match self.cached_attachment(None).await {

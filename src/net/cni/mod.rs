@@ -1,14 +1,17 @@
-//! Networks by CNI plugins: all that CNI 1.1 leaves to a runtime.
+//! Pod networks with CNI plugins: the runtime's part of CNI 1.1.
 //!
-//! A network is a file in a directory ([`Settings::conf_dir`]); the first one by name that is valid is in use. Each use
-//! reads the directory (`dir`), so a change counts from the next pod on. What a pod was attached by is kept beside its
-//! result until it is detached (`cache`): the file may change or vanish meanwhile, and so may the daemon.
+//! The network is the first valid configuration in a directory ([`Settings::conf_dir`]). Each use
+//! reads the directory (`dir`), so a change applies to the next pod. The configuration that a pod
+//! was attached with is stored with its result until the pod is detached (`cache`), since the file
+//! may change meanwhile and the daemon may restart.
 //!
-//! Plugins are programs (`exec`), and not trusted to end, to answer, or to answer sensibly: each verb has
+//! Plugins are programs (`exec`) that may hang or return anything: each verb has
 //! [`Settings::timeout`] for all plugins of the network together.
 //!
-//! Verbs for one pod take turns, and GC has the network for itself, as CNI wants it. None of the futures should be dropped
-//! before its end: the plugin that runs is killed then, and what it did stays until [`Cni::del`] or [`Cni::gc`].
+//! Verbs for one pod are serialized, and GC excludes all others, as CNI requires. Do not drop a
+//! future before it is done: that kills the running plugin, and its effects stay until [`Cni::del`]
+//! or
+//! [`Cni::gc`].
 
 mod add;
 mod cache;
@@ -51,29 +54,29 @@ use plugin::exec::Deadline;
 use status::LastStatus;
 use sync::KeyedLock;
 
-/// Where networks and plugins are, and how long plugins may take.
+/// The directories of configurations and plugins, and the time limit of plugins.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Of the files that describe networks.
+    /// The directory of network configurations.
     pub conf_dir: PathBuf,
-    /// Of the plugins; the first that has one counts.
+    /// The directories of plugins, searched in order.
     pub bin_dirs: Vec<PathBuf>,
-    /// Ours alone. It should outlive a reboot, since what plugins allocate does.
+    /// Used by crisp only. It should survive a reboot, since allocations of plugins do.
     pub cache_dir: PathBuf,
-    /// For one verb: all plugins of a network together. To take back a failed ADD, each of them has as much again.
+    /// For one verb, all plugins of a network together. After a failed ADD each DEL has this time.
     pub timeout: Duration,
-    /// A network's file that lacks the addresses of pods: see [`Cni::set_pod_cidrs`].
+    /// A template of a configuration without pod CIDRs: see [`Cni::set_pod_cidrs`].
     pub template: Option<PathBuf>,
 }
 
-/// The networks of this node.
+/// The CNI networks of this node.
 #[derive(Debug)]
 pub struct Cni {
     settings: sync::RwLock<Arc<Settings>>,
-    /// Had by GC alone, and shared by everything else that changes something.
+    /// Locked exclusively by GC, and shared by all other verbs that change something.
     gate: RwLock<()>,
     pod_locks: KeyedLock,
-    /// Pods that were attached in the life of this process, and that nobody wanted to detach since.
+    /// Pods that this process attached and has not been told to detach.
     attached: Mutex<BTreeSet<String>>,
     versions: VersionCache,
     asked: tokio::sync::Mutex<Option<LastStatus>>,
@@ -92,24 +95,24 @@ impl Cni {
         }
     }
 
-    /// Uses other settings from the next verb on. Pods that are attached stay so, and are detached by what was kept of them:
-    /// where that is kept must not change.
+    /// Replaces the settings for the next verbs. Attached pods are detached by their records, so
+    /// the cache directory must not change.
     pub fn set(&self, settings: Settings) {
         *self.settings.write() = Arc::new(settings);
     }
 
-    /// Those in force now.
+    /// Returns the current settings.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read())
     }
 
-    /// Whether there is a valid network. Blocks for a moment.
+    /// Returns whether a valid network configuration exists. Blocks on file I/O.
     #[must_use]
     pub fn configured(&self) -> bool {
         conf::dir::find_network(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
     }
 
-    /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
+    /// Returns all pods with a record, also those whose ADD was interrupted. Blocks on file I/O.
     pub fn attachments(&self) -> Result<Vec<String>, FileError> {
         let mut pods: Vec<_> =
             cache::cached(&self.settings().cache_dir)?.into_iter().map(|cached| cached.pod).collect();
@@ -117,7 +120,7 @@ impl Cni {
         Ok(pods)
     }
 
-    /// Whether this pod still has to be detached.
+    /// Returns whether this pod has a record.
     pub async fn is_attached(&self, pod: &str) -> Result<bool, FileError> {
         Ok(!self.cached_attachment(Some(pod)).await?.is_empty())
     }
@@ -136,13 +139,13 @@ impl Cni {
     }
 }
 
-/// Whether `path` is a namespace that still exists, and not what is left where one was.
+/// Returns whether `path` is a network namespace, not a leftover file.
 fn is_namespace(path: &Path) -> bool {
     const NSFS_MAGIC: u32 = 0x6e73_6673;
     rustix::fs::statfs(path).is_ok_and(|fs| u32::try_from(fs.f_type) == Ok(NSFS_MAGIC))
 }
 
-/// Short work on the records of attachments: a pod that ends needs them.
+/// Runs blocking work on the records on a thread that is reserved for stopping pods.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     STOP.run(work).await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
 }

@@ -1,4 +1,4 @@
-//! STATUS: whether pods can be attached now, and if not, why.
+//! STATUS: reports whether pods can be attached.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use super::plugin::error::PluginError;
 use super::plugin::exec;
 use super::plugin::exec::Deadline;
 
-/// How long an answer of the plugins is good for. A kubelet asks every five seconds.
+/// The lifetime of a cached STATUS. The kubelet calls Status every five seconds.
 const GOOD_FOR: Duration = Duration::from_secs(4);
-/// A kubelet that gets no answer for 30 seconds takes the whole node for lost.
+/// The kubelet sets a node to NotReady after 30 s without a response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The network that pods are attached to.
+/// The configured network.
 #[derive(Debug)]
 pub struct Ready {
     pub network: String,
     pub file: PathBuf,
-    /// Files that come before it and are no networks.
+    /// Invalid files before it.
     pub skipped: Vec<BadFile>,
 }
 
-/// Why no pod can be attached.
+/// A network to which no pod can be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
     #[error(transparent)]
@@ -51,7 +51,7 @@ impl ErrorClass for NotReady {
     }
 }
 
-/// What the plugins of a network said the last time.
+/// The last STATUS of the plugins.
 #[derive(Debug)]
 pub(super) struct LastStatus {
     list: ConfList,
@@ -60,10 +60,10 @@ pub(super) struct LastStatus {
 }
 
 impl Cni {
-    /// Which network pods are attached to, and whether its plugins say that they can.
+    /// Returns the configured network if its plugins report that they are ready.
     ///
-    /// Reads the directory each time. Plugins are asked at most every few seconds, or when the network is another one, and
-    /// have some seconds for all of it, whatever the settings say.
+    /// Reads the directory each time. Calls the plugins at most every few seconds, or if the
+    /// network has changed, with a limit of a few seconds independent of the settings.
     pub async fn status(&self) -> Result<Ready, NotReady> {
         let found = self.look().await?;
         let Some((file, list)) = found.network else {
@@ -80,7 +80,7 @@ impl Cni {
         }
     }
 
-    /// Whoever comes while the plugins are being asked waits for their answer.
+    /// Concurrent callers wait for one call of the plugins.
     async fn ask(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
         let mut asked = self.asked.lock().await;
         if let Some(last) = asked.as_ref()

@@ -45,7 +45,7 @@ fn a_host_port_at_an_address_that_is_not_the_hosts_is_refused() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_host_port_at_an_address_that_the_host_lost_takes_nothing() {
+fn a_host_port_at_a_lost_address_receives_nothing() {
     on_host(|env| {
         let bridge = dual();
         sh("ip address add 192.0.2.77/32 dev lo; ip address add 2001:db8::77/128 dev lo nodad");
@@ -68,7 +68,7 @@ fn a_host_port_at_an_address_that_the_host_lost_takes_nothing() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_port_that_a_process_of_the_host_has_is_refused() {
+fn a_port_in_use_on_the_host_is_refused() {
     on_host(|env| {
         let bridge = dual();
         bridge.set_up().unwrap();
@@ -115,7 +115,7 @@ fn taken(env: &TestEnv, protocol: Protocol, at: SocketAddr) -> bool {
 
 #[test]
 #[ignore = "needs root"]
-fn a_host_port_is_held_while_its_pod_lives_also_by_the_next_daemon() {
+fn a_host_port_is_held_by_the_daemon_and_its_successor() {
     on_host(|env| {
         let first = dual();
         let ports = [

@@ -19,7 +19,7 @@ fn left() -> String {
 
 #[test]
 #[ignore = "needs root"]
-fn detaching_takes_everything_back_and_may_be_done_twice() {
+fn detaching_removes_everything_and_may_be_repeated() {
     on_host(|env| {
         let bridge = bridge(&["10.213.0.0/30", "fd00:c715::/64"]);
         let ports = [port(Protocol::Tcp, "", 8080, 80), port(Protocol::Udp, "127.0.0.1", 53, 53)];
@@ -46,7 +46,7 @@ fn detaching_takes_everything_back_and_may_be_done_twice() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_is_cut_off_when_detach_returns() {
+fn no_packet_passes_after_detach_returns() {
     on_host(|_| {
         let bridge = dual();
         let (a, b) = (attach(&bridge, 1, &[]), attach(&bridge, 2, &[]));
@@ -61,7 +61,7 @@ fn a_pod_is_cut_off_when_detach_returns() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_whose_namespace_is_gone_is_detached_too() {
+fn a_pod_without_its_namespace_is_detached() {
     on_host(|_| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
@@ -79,7 +79,7 @@ fn a_pod_whose_namespace_is_gone_is_detached_too() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_exhausted_pool_says_so_until_a_pod_leaves() {
+fn an_exhausted_pool_is_an_error_until_an_address_is_freed() {
     on_host(|_| {
         let bridge = bridge(&["10.213.0.0/29"]);
         let pods: Vec<_> = (0..5).map(|number| attach(&bridge, number, &[])).collect();
@@ -97,7 +97,7 @@ fn an_exhausted_pool_says_so_until_a_pod_leaves() {
 
 #[test]
 #[ignore = "needs root"]
-fn twenty_pods_at_once_all_get_what_they_asked_for() {
+fn twenty_concurrent_pods_are_all_attached() {
     on_host(|env| {
         let bridge = dual();
         let pods: Vec<_> = std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn twenty_pods_at_once_all_get_what_they_asked_for() {
 
 #[test]
 #[ignore = "needs root"]
-fn no_thread_that_attaches_leaves_its_namespace() {
+fn attaching_does_not_change_the_namespace_of_a_thread() {
     on_host(|_| {
         let own = || std::fs::metadata("/proc/thread-self/ns/net").unwrap().ino();
         let before = own();
@@ -142,7 +142,7 @@ fn no_thread_that_attaches_leaves_its_namespace() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
+fn a_pod_that_cannot_be_attached_leaves_nothing() {
     on_host(|_| {
         let bridge = dual();
         let netns = Netns::new();
@@ -173,7 +173,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_whose_id_begins_like_anothers_does_not_take_its_interface() {
+fn a_pod_with_a_similar_id_does_not_take_an_interface() {
     on_host(|env| {
         let bridge = dual();
         let first = attach(&bridge, 1, &[]);

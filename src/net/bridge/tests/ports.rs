@@ -62,7 +62,7 @@ fn a_host_port_is_reached_from_everywhere() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_host_port_at_one_address_is_at_no_other() {
+fn a_host_port_at_one_address_is_closed_at_others() {
     on_both_kinds_of_hosts(|env| {
         let bridge = dual();
         let ports = [
@@ -91,7 +91,7 @@ fn a_host_port_at_one_address_is_at_no_other() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_listens_on_the_hosts_loopback_alone_is_not_reached_by_pods() {
+fn pods_do_not_reach_services_on_the_loopback_of_the_host() {
     on_both_kinds_of_hosts(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
@@ -138,7 +138,7 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_sender_of_udp_that_never_stops_finds_the_next_pod() {
+fn a_steady_udp_sender_reaches_the_next_pod() {
     on_host(|env| {
         let bridge = dual();
         let ports = [port(Protocol::Udp, "", 5353, 53)];
@@ -169,7 +169,7 @@ fn a_sender_of_udp_that_never_stops_finds_the_next_pod() {
 
 #[test]
 #[ignore = "needs root"]
-fn forgetting_stale_senders_leaves_other_connections_alone() {
+fn removing_stale_udp_flows_keeps_other_connections() {
     on_host(|env| {
         let bridge = dual();
         let talker = attach(&bridge, 1, &[]);

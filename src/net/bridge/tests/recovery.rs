@@ -1,4 +1,4 @@
-//! What others do to the network, and what an earlier daemon left.
+//! Changes by other processes, and what an earlier daemon left.
 
 use model::{ErrorClass as _, ErrorKind, Protocol};
 
@@ -11,7 +11,7 @@ fn web() -> [model::PortMapping; 1] {
 
 #[test]
 #[ignore = "needs root"]
-fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
+fn the_next_daemon_keeps_running_pods_and_removes_what_others_left() {
     on_host(|env| {
         let first = dual();
         let (alive, gone) = (attach(&first, 1, &web()), attach(&first, 2, &[port(Protocol::Tcp, "", 8081, 80)]));
@@ -59,7 +59,7 @@ fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
         assert_eq!(seen(), before, "nothing was touched");
         env.outside.enter(|| dual().set_up()).unwrap();
         sh("nft flush ruleset");
-        assert!(dual().set_up().is_err(), "whoever flushes all rules does not free it");
+        assert!(dual().set_up().is_err(), "flushing all rules does not free it");
         first.set_up().unwrap();
         tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         drop(first);
@@ -93,7 +93,7 @@ fn a_start_leaves_connections_and_host_ports_as_they_were() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
+fn a_deleted_bridge_is_created_again_with_its_pods() {
     on_host(|env| {
         let bridge = dual();
         let (a, b) = (attach(&bridge, 1, &web()), attach(&bridge, 2, &[]));
@@ -120,7 +120,7 @@ fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_table_that_was_flushed_is_made_again_with_all_host_ports() {
+fn a_flushed_table_is_created_again_with_all_host_ports() {
     on_host(|env| {
         let bridge = dual();
         let a = attach(&bridge, 1, &web());
@@ -199,7 +199,7 @@ fn a_foreign_change_that_keeps_the_number_of_rules_is_reverted() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
+fn a_pool_with_a_foreign_route_is_not_ready() {
     on_host(|_| {
         for route in ["10.213.7.0/24", "10.0.0.0/8"] {
             sh(&format!("ip route add {route} via {OUTSIDE4}"));
@@ -234,11 +234,14 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
 
 #[test]
 #[ignore = "needs root"]
-fn something_else_of_the_bridges_name_is_left_alone() {
+fn another_interface_with_the_name_of_the_bridge_is_not_changed() {
     on_host(|_| {
         sh("ip link add crisp0 type veth peer name other");
         let error = dual().set_up().unwrap_err();
-        assert_eq!(error.to_string(), "crisp0 already exists as veth, expected a bridge: remove it, or change network.bridge.name");
+        assert_eq!(
+            error.to_string(),
+            "crisp0 already exists as veth, expected a bridge: remove it, or change network.bridge.name"
+        );
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip address show crisp0").contains("10.213"));
     });
@@ -246,7 +249,7 @@ fn something_else_of_the_bridges_name_is_left_alone() {
 
 #[test]
 #[ignore = "needs root"]
-fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
+fn pod_cidrs_replace_the_pool_unless_a_pod_has_another_address() {
     on_host(|env| {
         let bridge = dual();
         bridge.set_up().unwrap();
@@ -264,7 +267,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
         bridge.set_pod_cidrs(nets(&["10.244.3.0/24"])).unwrap();
         let error = bridge.set_pod_cidrs(nets(&["10.9.0.0/24", "fd00:9::/64"])).unwrap_err();
         assert!(matches!(&error, PoolInUse::Lives { pod: lives, .. } if *lives == pod.pod.id), "{error}");
-        let text = format!("pod {} lives at 10.244.3.2, outside 10.9.0.0/24, fd00:9::/64", pod.pod.id);
+        let text = format!("pod {} has the address 10.244.3.2, outside of 10.9.0.0/24, fd00:9::/64", pod.pod.id);
         assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
         assert_eq!(bridge.pools(), nets(&["10.244.3.0/24"]));
         // Wider ones that the pod lives in are no problem.
@@ -279,7 +282,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
 
 #[test]
 #[ignore = "needs root"]
-fn pods_of_an_older_pool_keep_their_way_out() {
+fn pods_of_an_older_pool_keep_their_route() {
     on_host(|env| {
         let pod = attach(&dual(), 1, &web());
         let next = bridge(&["10.99.0.0/24"]);
@@ -299,7 +302,7 @@ fn pods_of_an_older_pool_keep_their_way_out() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_host_that_listens_to_routers_goes_on_when_it_forwards() {
+fn a_forwarding_host_still_accepts_router_advertisements() {
     on_host(|_| {
         let listens =
             |interface: &str| sh(&format!("cat /proc/sys/net/ipv6/conf/{interface}/accept_ra")).trim().to_owned();
@@ -313,12 +316,12 @@ fn a_host_that_listens_to_routers_goes_on_when_it_forwards() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_firewall_that_drops_what_is_forwarded_is_named() {
+fn a_chain_that_drops_forwarded_packets_is_named() {
     on_host(|_| {
         sh("nft add table ip filter; nft 'add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'
             nft 'add chain ip filter INPUT { type filter hook input priority 0; policy drop; }'");
         let warnings = dual().set_up().unwrap();
         assert_eq!(warnings.len(), 1);
-        assert!(warnings[0].starts_with("the chain ip filter FORWARD drops what is forwarded"), "{warnings:?}");
+        assert!(warnings[0].starts_with("the chain ip filter FORWARD drops forwarded packets"), "{warnings:?}");
     });
 }

@@ -109,7 +109,7 @@ fn forged_frames_reach_neither_other_pods_nor_the_host() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_that_claims_anothers_address_gets_none_of_its_packets() {
+fn a_pod_with_a_stolen_address_receives_no_packets_for_it() {
     on_host(|env| {
         let bridge = dual();
         let (thief, victim) = (attach(&bridge, 1, &[]), attach(&bridge, 2, &[]));
@@ -155,7 +155,7 @@ fn neighbors(netns: &Netns) -> usize {
 
 #[test]
 #[ignore = "needs root"]
-fn sending_to_addresses_that_no_pod_has_makes_no_neighbours() {
+fn packets_to_unused_addresses_create_no_neighbours() {
     on_host(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[]);
@@ -247,7 +247,7 @@ fn a_pod_without_ipv6_reaches_no_service_of_the_host_by_it() {
 
 #[test]
 #[ignore = "needs root"]
-fn services_lead_to_pods_from_everywhere_as_kube_proxy_makes_them() {
+fn services_with_rules_of_kube_proxy_reach_pods() {
     for filtered in ["1", "0"] {
         on_host(|env| {
             let knob = "/proc/sys/net/bridge/bridge-nf-call-iptables";
@@ -291,7 +291,7 @@ E",
 
 #[test]
 #[ignore = "needs root"]
-fn pods_of_an_earlier_version_are_held_to_their_addresses_and_go_on() {
+fn pods_of_an_earlier_version_are_filtered_and_stay_connected() {
     on_host(|env| {
         let first = dual();
         let (old, other) = (attach(&first, 1, &[port(Protocol::Tcp, "", 8080, 80)]), attach(&first, 2, &[]));

@@ -66,7 +66,7 @@ fn pods_and_the_host_reach_each_other_with_their_own_addresses() {
 
 #[test]
 #[ignore = "needs root"]
-fn outside_a_pod_has_the_address_of_the_host() {
+fn packets_that_leave_the_node_have_its_address() {
     on_host(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[]);
@@ -84,7 +84,7 @@ fn outside_a_pod_has_the_address_of_the_host() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pod_has_one_family_where_there_is_one_pool() {
+fn a_pod_has_one_address_if_there_is_one_pool() {
     on_host(|env| {
         let four = bridge(&["10.213.0.0/16"]);
         let pod = attach(&four, 1, &[]);

@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use model::{ErrorClass, ErrorKind};
 
-/// The text is no range of addresses.
+/// Text that is not an address range.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadCidr {
-    #[error("{0:?} is no range of addresses: ADDRESS/LENGTH is")]
+    #[error("invalid address range {0:?}: expected ADDRESS/LENGTH")]
     Form(String),
-    #[error("{0:?} is no range of addresses: it has bits behind its length")]
+    #[error("invalid address range {0:?}: it has bits set after the prefix")]
     HostBits(String),
 }
 

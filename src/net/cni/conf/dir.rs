@@ -1,7 +1,8 @@
-//! The directory that networks are configured in.
+//! The directory of network configurations.
 //!
-//! Nothing is watched and nothing is remembered: whoever needs the network reads the directory. It holds a few small files,
-//! and so no way to change them goes unseen: edits in place, renames, a directory that appears later or is another one now.
+//! It is neither watched nor cached: each use of the network reads it again. It has a few small
+//! files, and so every change is detected: edits in place, renames, a directory that is created or
+//! replaced.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,11 +15,11 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{ConfError, ConfList};
 
-/// More than any network needs.
+/// The maximum size of a configuration file.
 const FILE_MAX: u64 = 1 << 20;
 const FILES_MAX: usize = 1024;
 
-/// The directory of networks cannot be read.
+/// A configuration directory that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
     #[error("reading the directory {path}")]
@@ -36,7 +37,7 @@ impl ErrorClass for DirError {
     }
 }
 
-/// A file that is no network, and why.
+/// A file that is not a valid network configuration.
 #[derive(Debug)]
 pub struct BadFile {
     pub path: PathBuf,
@@ -55,21 +56,21 @@ impl fmt::Display for BadFile {
     }
 }
 
-/// What a directory holds.
+/// The content of a configuration directory.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// The first one by name that is valid.
+    /// The first valid one by name.
     pub(crate) network: Option<(PathBuf, ConfList)>,
-    /// Those before it.
+    /// Invalid files before it.
     pub(crate) bad: Vec<BadFile>,
 }
 
-/// Finds the network in `dir`; a directory that does not exist has none. Blocks for a moment.
+/// Finds the network in `dir`; a missing directory has none. Blocks on file I/O.
 pub(crate) fn find_network(dir: &Path) -> Result<Found, DirError> {
     find_network_besides(dir, None)
 }
 
-/// The same as if there were no file `own`.
+/// Does the same, but ignores the file `own`.
 pub(crate) fn find_network_besides(dir: &Path, own: Option<&OsStr>) -> Result<Found, DirError> {
     let mut found = Found::default();
     for path in files(dir, &["conflist", "conf", "json"])? {
@@ -87,7 +88,7 @@ pub(crate) fn find_network_besides(dir: &Path, own: Option<&OsStr>) -> Result<Fo
     Ok(found)
 }
 
-/// The files in `dir` with one of these endings, by name.
+/// Lists the files in `dir` with one of these extensions, by name.
 fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DirError> {
     let failed = |source| DirError::Read { path: dir.to_owned(), source };
     let entries = match std::fs::read_dir(dir) {
@@ -124,14 +125,14 @@ fn read_list(path: &Path) -> Result<ConfList, ConfError> {
     if list.plugins.is_empty() { Err(ConfError::Missing("plugins")) } else { Ok(list) }
 }
 
-/// Adds the plugins that have files of their own, in the directory that has the network's name.
+/// Adds the plugins with their own files in the directory named after the network.
 fn append_beside(path: &Path, list: &mut ConfList) -> Result<(), ConfError> {
     let dir = path.with_file_name(&list.name);
     let read_dir = |error| match error {
         DirError::Read { source, .. } => source,
         error @ DirError::TooMany { .. } => io::Error::other(error),
     };
-    // The network's name may just as well be that of a file.
+    // A file may have the name of the network as well.
     let own = match files(&dir, &["conf"]).map_err(read_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
         files => files.map_err(ConfError::Read)?,
@@ -143,7 +144,7 @@ fn append_beside(path: &Path, list: &mut ConfList) -> Result<(), ConfError> {
     Ok(())
 }
 
-/// Reads a file whole, whatever it is: nothing but a regular file of some size, and no pipe that nobody writes into.
+/// Reads a regular file of limited size. Other types are rejected: a FIFO would block.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| ConfError::Read(errno.into()))?;

@@ -1,4 +1,4 @@
-//! A network as its file describes it: a name, and the plugins that are called for each pod.
+//! A network configuration: its name, and the plugins to call for each pod.
 
 pub(crate) mod cidr;
 pub(crate) mod dir;
@@ -13,76 +13,76 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use super::plugin::version::Version;
 
-/// Names are part of file names here and in plugins.
+/// Names are used in file names by crisp and by plugins.
 const NAME_MAX: usize = 128;
 const PLUGINS_MAX: usize = 64;
 
-/// Why a file is no network.
+/// A file that is not a valid network configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfError {
-    #[error("it cannot be read")]
+    #[error("reading the file")]
     Read(#[source] std::io::Error),
-    #[error("it is no file")]
+    #[error("expected a regular file")]
     NoFile,
-    #[error("it is larger than {0} bytes")]
+    #[error("file larger than {0} bytes")]
     TooLarge(u64),
-    #[error("it is no JSON")]
+    #[error("expected JSON")]
     Json(#[source] serde_json::Error),
-    #[error("it is no JSON object")]
+    #[error("expected a JSON object")]
     NoObject,
-    #[error("it has no {0}")]
+    #[error("missing {0}")]
     Missing(&'static str),
     #[error("{field} is not {wanted}")]
     Wrong { field: String, wanted: &'static str },
     #[error(
-        "{name:?} is no name of a network: a letter or digit, then up to 127 letters, digits, dots, hyphens or underscores"
+        "invalid network name {name:?}: expected a letter or digit, then up to 127 letters, digits, dots, hyphens or underscores"
     )]
     Name { name: String },
-    #[error("{plugin:?} is no name of a plugin: that is the name of a file, without a path")]
+    #[error("invalid plugin type {plugin:?}: expected a file name without a path")]
     Type { plugin: String },
-    #[error("of CNI {offered}, crisp speaks none")]
+    #[error("no common CNI version: the configuration allows {offered}")]
     Version { offered: String },
-    #[error("it has a list of plugins, which belongs into a file that ends in .conflist")]
+    #[error("a list of plugins requires the extension .conflist")]
     List,
-    #[error("it has more than {PLUGINS_MAX} plugins")]
+    #[error("more than {PLUGINS_MAX} plugins")]
     TooMany,
-    #[error("loadOnlyInlinedPlugins is true, and there are no plugins in it")]
+    #[error("loadOnlyInlinedPlugins is true, but the configuration has no plugins")]
     NothingInlined,
-    #[error("plugin {file}, beside it")]
+    #[error("plugin file {file}")]
     Beside { file: String, source: Box<ConfError> },
 }
 
-/// A network: which plugins are called for a pod, in which order, and how.
+/// A network: the plugins to call for a pod, in order, and their settings.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ConfList {
     pub(super) name: String,
-    /// Those that the file allows and crisp speaks, from the lowest to the highest. Never empty.
+    /// The versions that both the file and crisp support, in ascending order. Never empty.
     pub(super) versions: Vec<Version>,
     pub(super) disable_check: bool,
     pub(super) disable_gc: bool,
-    /// Whether the directory that has the network's name may hold further plugins.
+    /// `false`: the directory named after the network may contain further plugins.
     pub(super) inlined_only: bool,
     pub(super) plugins: Vec<Plugin>,
 }
 
-/// One plugin, with its part of the configuration.
+/// One plugin and its part of the configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Plugin {
-    /// The name of its program.
+    /// The name of its executable.
     pub(super) program: String,
-    /// What it wants to be told of a pod.
+    /// The capabilities that it declares.
     pub(super) capabilities: BTreeSet<String>,
-    /// All of its configuration, as it was written.
+    /// Its whole configuration, unchanged.
     pub(super) conf: Map<String, Value>,
 }
 
 impl ConfList {
-    /// Reads a `.conflist`. It may have no plugins yet: see [`ConfList::inlined_only`].
+    /// Parses a `.conflist`. It may have no plugins yet: see [`ConfList::inlined_only`].
     pub(super) fn parse(text: &[u8]) -> Result<Self, ConfError> {
         Self::from_object(object(text)?)
     }
 
-    /// Reads a `.conf` or `.json`: one plugin, which is a list of one.
+    /// Parses a `.conf` or `.json`, which has one plugin.
     pub(super) fn parse_single(text: &[u8]) -> Result<Self, ConfError> {
         let conf = object(text)?;
         if !conf.contains_key("type") && conf.contains_key("plugins") {
@@ -115,7 +115,7 @@ impl ConfList {
         })
     }
 
-    /// Adds a plugin from a file of its own.
+    /// Adds a plugin from its own file.
     pub(super) fn append(&mut self, text: &[u8]) -> Result<(), ConfError> {
         if self.plugins.len() == PLUGINS_MAX {
             return Err(ConfError::TooMany);
@@ -124,7 +124,7 @@ impl ConfList {
         Ok(())
     }
 
-    /// The whole of it in the form of a `.conflist`, for one version.
+    /// Returns it in the form of a `.conflist` for one version.
     pub(super) fn to_value(&self, version: Version) -> Value {
         let plugins: Vec<_> = self.plugins.iter().map(|plugin| &plugin.conf).collect();
         json!({
@@ -137,7 +137,7 @@ impl ConfList {
         })
     }
 
-    /// Reads what [`ConfList::to_value`] wrote.
+    /// Parses the output of [`ConfList::to_value`].
     pub(super) fn from_value(value: Value) -> Result<Self, ConfError> {
         let Value::Object(conf) = value else { return Err(ConfError::NoObject) };
         Self::from_object(conf)
@@ -147,7 +147,7 @@ impl ConfList {
         self.versions.last().copied().unwrap_or(Version::UNSAID)
     }
 
-    /// Whether a plugin wants to be told `capability` of a pod.
+    /// Returns whether a plugin declares `capability`.
     pub(super) fn wants(&self, capability: &str) -> bool {
         self.plugins.iter().any(|plugin| plugin.capabilities.contains(capability))
     }
@@ -183,7 +183,7 @@ fn name(conf: &Map<String, Value>) -> Result<String, ConfError> {
     if is_name(&name) && name.len() <= NAME_MAX { Ok(name) } else { Err(ConfError::Name { name }) }
 }
 
-/// Whether CNI takes `text` as the name of a network or the id of a pod.
+/// Returns whether CNI allows `text` as the name of a network or the id of a pod.
 pub(super) fn is_name(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphanumeric())
@@ -225,7 +225,7 @@ fn text(conf: &Map<String, Value>, field: &'static str) -> Result<Option<String>
     }
 }
 
-/// A truth value, which some write as a text.
+/// Returns a boolean, which may be written as a string.
 fn flag(conf: &Map<String, Value>, field: &'static str) -> Result<bool, ConfError> {
     let wrong = || ConfError::Wrong { field: field.to_owned(), wanted: "true or false" };
     match conf.get(field) {

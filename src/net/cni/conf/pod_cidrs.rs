@@ -1,4 +1,4 @@
-//! UpdateRuntimeConfig: the addresses of this node's pods become a network, by a template.
+//! UpdateRuntimeConfig: creates a network configuration for the node's pod CIDRs from a template.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -15,18 +15,18 @@ use super::template::{self, TemplateError};
 use super::{ConfError, ConfList};
 use crate::cni::Cni;
 
-/// The file that is ours to write.
+/// The file that crisp writes.
 const OWN: &str = "10-crisp.conflist";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PodCidrError {
-    #[error("reading the addresses of pods")]
+    #[error("parsing the pod CIDRs")]
     Cidr(#[from] BadCidr),
-    #[error("the template {path} cannot be used")]
+    #[error("reading the template {path}")]
     Template { path: PathBuf, source: ConfError },
-    #[error("following the template {path}")]
+    #[error("rendering the template {path}")]
     Follow { path: PathBuf, source: TemplateError },
-    #[error("the template {path} makes no valid network")]
+    #[error("the template {path} renders an invalid network configuration")]
     Invalid { path: PathBuf, source: ConfError },
     #[error(transparent)]
     Dir(#[from] DirError),
@@ -45,25 +45,26 @@ impl ErrorClass for PodCidrError {
     }
 }
 
-/// What became of the addresses of pods.
+/// The effect of new pod CIDRs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rendered {
-    /// There are none.
+    /// The request has none.
     NoCidr,
-    /// Nobody wants crisp to write a network.
+    /// No template is configured.
     NoTemplate,
-    /// Somebody else's network is there, in this file.
+    /// Another valid network configuration exists, in this file.
     NotNeeded(PathBuf),
-    /// The file says the same already.
+    /// The file has the same content already.
     Unchanged(PathBuf),
     Written(PathBuf),
 }
 
 impl Cni {
-    /// Writes the network that [`Settings::template`](crate::cni::Settings::template) makes of these ranges, with commas between
-    /// them, unless the directory has a valid one that is not of crisp's own making. Blocks for a moment.
+    /// Renders [`Settings::template`](crate::cni::Settings::template) for these ranges, separated
+    /// by commas, and writes the result unless the directory has another valid configuration.
+    /// Blocks on file I/O.
     ///
-    /// Ranges that are wrong are refused in any case.
+    /// Invalid ranges are rejected in any case.
     pub fn set_pod_cidrs(&self, ranges: &str) -> Result<Rendered, PodCidrError> {
         if ranges.trim().is_empty() {
             return Ok(Rendered::NoCidr);
@@ -85,7 +86,7 @@ impl Cni {
     }
 }
 
-/// The text of a network that is known to be valid.
+/// Returns the text of a valid network configuration.
 fn make(template: &Path, cidrs: &[Cidr]) -> Result<String, PodCidrError> {
     let path = || template.to_owned();
     let unusable = |source| PodCidrError::Template { path: path(), source };

@@ -1,13 +1,14 @@
-//! Templates of networks: those of containerd, which are Go's, as far as that takes.
+//! Renders templates of network configurations: the part of Go templates that containerd's use.
 //!
-//! Known are `.PodCIDR`, `.PodCIDRRanges` and `.Routes`; `range` with up to two variables, `if`, `else` and `end`; variables,
-//! `.` and `$`; comments; and the hyphens that take spaces away. Anything else is an error that names the line.
+//! Supported are `.PodCIDR`, `.PodCIDRRanges` and `.Routes`; `range` with up to two variables,
+//! `if`, `else` and `end`; variables, `.` and `$`; comments; and the hyphens that trim spaces.
+//! Anything else is an error with its line.
 
 use std::collections::HashMap;
 
 use super::cidr::Cidr;
 
-/// A template that cannot be followed.
+/// An invalid template.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("line {line} of the template: {what}")]
 pub struct TemplateError {
@@ -15,7 +16,7 @@ pub struct TemplateError {
     pub what: String,
 }
 
-/// The text that `template` makes of these ranges, of which there is at least one.
+/// Renders `template` for these ranges, of which there is at least one.
 pub(crate) fn render(template: &str, cidrs: &[Cidr]) -> Result<String, TemplateError> {
     let ranges: Vec<_> = cidrs.iter().map(Cidr::to_string).collect();
     let has = |v4| cidrs.iter().any(|cidr| cidr.first.is_ipv4() == v4);
@@ -33,7 +34,7 @@ fn wrong(line: usize, what: impl Into<String>) -> TemplateError {
     TemplateError { line, what: what.into() }
 }
 
-/// Deeper than anybody nests.
+/// The maximum nesting of blocks.
 const DEPTH_MAX: usize = 32;
 
 struct Piece<'a> {
@@ -62,7 +63,7 @@ fn split(template: &str) -> Result<Vec<Piece<'_>>, TemplateError> {
             pieces.push(Piece { line: start, kind: PieceKind::Text(shown) });
             return Ok(pieces);
         };
-        let (mut action, behind) = action.split_once("}}").ok_or_else(|| wrong(line, "an action has no end"))?;
+        let (mut action, behind) = action.split_once("}}").ok_or_else(|| wrong(line, "action without }}"))?;
         let newlines = action.matches('\n').count();
         if let Some(inner) = action.strip_prefix('-').filter(|inner| inner.starts_with(char::is_whitespace)) {
             shown = shown.trim_end();
@@ -103,7 +104,7 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// What ended a run of nodes: a word, with its line.
+/// The end of a sequence of nodes: a keyword with its line.
 enum Stop {
     Else(usize),
     End(usize),
@@ -115,7 +116,7 @@ impl<'a> Parser<'a> {
         match self.nodes()? {
             (nodes, Stop::Nothing) => Ok(nodes),
             (_, Stop::Else(line)) => Err(wrong(line, "else has no if or range before it")),
-            (_, Stop::End(line)) => Err(wrong(line, "end has no if or range before it")),
+            (_, Stop::End(line)) => Err(wrong(line, "end without if or range")),
         }
     }
 
@@ -152,7 +153,7 @@ impl<'a> Parser<'a> {
         Ok((nodes, Stop::Nothing))
     }
 
-    /// What is between an `if` or `range` and its `end`.
+    /// Parses the nodes between an `if` or `range` and its `end`.
     fn block(&mut self, line: usize) -> Result<(Vec<Node<'a>>, Vec<Node<'a>>), TemplateError> {
         if self.depth == DEPTH_MAX {
             return Err(wrong(line, "this is nested too deep"));
@@ -167,7 +168,7 @@ impl<'a> Parser<'a> {
         match end {
             Stop::End(_) => Ok((body, otherwise)),
             Stop::Else(line) => Err(wrong(line, "this is the second else")),
-            Stop::Nothing => Err(wrong(line, "this has no end")),
+            Stop::Nothing => Err(wrong(line, "if or range without end")),
         }
     }
 }
@@ -232,7 +233,7 @@ impl<'a> Scope<'a> {
                     Data::Text(value) => text.push_str(value),
                     Data::Number(value) => text.push_str(&value.to_string()),
                     Data::List(_) => return Err(wrong(*line, "this is a list: it needs a range")),
-                    Data::Root => return Err(wrong(*line, "this is no text")),
+                    Data::Root => return Err(wrong(*line, "expected a string")),
                 },
                 Node::If { line, condition, body, otherwise } => {
                     let holds = match self.find(*line, *condition)? {
@@ -245,7 +246,7 @@ impl<'a> Scope<'a> {
                 }
                 Node::Range { line, variables, over, body, otherwise } => {
                     let Data::List(list) = self.find(*line, *over)? else {
-                        return Err(wrong(*line, "this is no list"));
+                        return Err(wrong(*line, "expected a list"));
                     };
                     if list.is_empty() {
                         self.write(otherwise, text)?;
@@ -259,7 +260,7 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
-    /// What is known inside of a range.
+    /// Returns the scope inside of a range.
     fn at(&self, names: &[&'a str], index: usize, item: &'a str) -> Self {
         let mut variables = self.variables.clone();
         match names {
@@ -280,18 +281,18 @@ impl<'a> Scope<'a> {
             (Path::Root, _) => return Ok(Data::Root),
             (Path::Variable(name), _) => {
                 let known = self.variables.get(name).copied();
-                return known.ok_or_else(|| wrong(line, format!("there is no variable ${name} here")));
+                return known.ok_or_else(|| wrong(line, format!("undefined variable ${name}")));
             }
             (Path::RootField(name), _) | (Path::Field(name), Data::Root) => name,
             (Path::Field(name), _) => {
-                return Err(wrong(line, format!(".{name} is not known inside of a range: $.{name} is")));
+                return Err(wrong(line, format!(".{name} is not defined inside of a range: use $.{name}")));
             }
         };
         match name {
             "PodCIDR" => Ok(Data::Text(pod_cidr)),
             "PodCIDRRanges" => Ok(Data::List(ranges)),
             "Routes" => Ok(Data::List(routes)),
-            _ => Err(wrong(line, format!(".{name} is unknown: .PodCIDR, .PodCIDRRanges and .Routes are known"))),
+            _ => Err(wrong(line, format!("unknown field .{name}: expected .PodCIDR, .PodCIDRRanges or .Routes"))),
         }
     }
 }
@@ -338,26 +339,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named_with_its_line() {
+    fn errors_name_the_unsupported_part_and_its_line() {
         for (template, line, words) in [
-            ("\n\n{{.NodeIP}}", 3, ".NodeIP is unknown"),
+            ("\n\n{{.NodeIP}}", 3, "unknown field .NodeIP"),
             ("{{.PodCIDR | printf \"%s\"}}", 1, "not understood"),
             ("{{pod_cidr}}", 1, "{{pod_cidr}} is not understood"),
             ("{{index .PodCIDRRanges 0}}", 1, "not understood"),
             ("\n{{.PodCIDRRanges}}", 2, "needs a range"),
-            ("{{range .PodCIDR}}{{end}}", 1, "no list"),
-            ("{{range .Routes}}{{.PodCIDR}}{{end}}", 1, "$.PodCIDR is"),
-            ("{{$x}}", 1, "no variable $x"),
-            ("{{range $i, $r := .Routes}}{{end}}{{$i}}", 1, "no variable $i"),
+            ("{{range .PodCIDR}}{{end}}", 1, "expected a list"),
+            ("{{range .Routes}}{{.PodCIDR}}{{end}}", 1, "use $.PodCIDR"),
+            ("{{$x}}", 1, "undefined variable $x"),
+            ("{{range $i, $r := .Routes}}{{end}}{{$i}}", 1, "undefined variable $i"),
             ("{{range $a, $b, $c := .Routes}}{{end}}", 1, "not understood"),
-            ("x\n{{if .PodCIDR}}\n", 2, "no end"),
-            ("{{end}}", 1, "end has no"),
+            ("x\n{{if .PodCIDR}}\n", 2, "without end"),
+            ("{{end}}", 1, "end without if"),
             ("{{else}}", 1, "else has no"),
             ("{{if .PodCIDR}}{{else}}{{else}}{{end}}", 1, "second else"),
             ("{{if .PodCIDR}}{{else if .Routes}}{{end}}", 1, "not understood"),
-            ("a\n{{.PodCIDR", 2, "no end"),
+            ("a\n{{.PodCIDR", 2, "without }}"),
             ("{{}}", 1, "not understood"),
-            ("{{$}}", 1, "no text"),
+            ("{{$}}", 1, "expected a string"),
         ] {
             let error = made(template, "10.0.0.0/24").unwrap_err();
             assert_eq!(error.line, line, "{template}: {error}");

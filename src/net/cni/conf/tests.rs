@@ -44,11 +44,11 @@ fn the_first_valid_file_by_name_is_in_use() {
     let (name, bad) = in_use(&env);
     assert_eq!(name.as_deref(), Some("early"));
     assert_eq!(bad.len(), 1);
-    assert!(bad[0].contains("10-broken.conflist: it is no JSON: "), "{bad:?}");
+    assert!(bad[0].contains("10-broken.conflist: expected JSON: "), "{bad:?}");
 }
 
 #[test]
-fn every_kind_of_change_is_seen_at_once() {
+fn every_kind_of_change_is_detected() {
     let env = TestEnv::new();
     env.conf("10.conflist", &plain("one"));
     assert_eq!(name_in_use(&env).as_deref(), Some("one"));
@@ -65,13 +65,13 @@ fn every_kind_of_change_is_seen_at_once() {
     fs::write(env.path("elsewhere"), plain("behind")).unwrap();
     assert_eq!(name_in_use(&env).as_deref(), Some("behind"), "the file behind a link");
     fs::rename(env.path("conf"), env.path("old")).unwrap();
-    assert_eq!(name_in_use(&env), None, "the directory is gone");
+    assert_eq!(name_in_use(&env), None, "the directory was removed");
     env.conf("10.conflist", &plain("new"));
     assert_eq!(name_in_use(&env).as_deref(), Some("new"), "another directory of the same name");
 }
 
 #[test]
-fn a_single_plugin_is_a_network_of_one() {
+fn a_conf_file_is_a_network_with_one_plugin() {
     let env = TestEnv::new();
     for name in ["10-x.conf", "10-x.json"] {
         env.conf(name, r#"{"cniVersion": "0.3.1", "name": "single", "type": "bridge", "mtu": 1400}"#);
@@ -83,29 +83,29 @@ fn a_single_plugin_is_a_network_of_one() {
     env.conf("10-x.conf", &plain("x"));
     let (name, bad) = in_use(&env);
     assert_eq!(name, None);
-    assert!(bad[0].contains("ends in .conflist"), "{bad:?}");
+    assert!(bad[0].contains("requires the extension .conflist"), "{bad:?}");
 }
 
 #[test]
-fn a_file_that_is_no_network_says_why() {
+fn an_invalid_configuration_names_the_reason() {
     let cases = [
-        ("[]", "no JSON object"),
-        ("{\"name\": \"a\"} x", "no JSON"),
-        (r#"{"plugins": [{"type": "x"}]}"#, "no name"),
+        ("[]", "expected a JSON object"),
+        ("{\"name\": \"a\"} x", "expected JSON"),
+        (r#"{"plugins": [{"type": "x"}]}"#, "missing name"),
         (r#"{"name": 7, "plugins": [{"type": "x"}]}"#, "name is not a text"),
-        (r#"{"name": "../../etc", "plugins": [{"type": "x"}]}"#, "no name of a network"),
-        (r#"{"name": "", "plugins": [{"type": "x"}]}"#, "no name of a network"),
-        (r#"{"name": "a"}"#, "no plugins"),
-        (r#"{"name": "a", "plugins": []}"#, "no plugins"),
+        (r#"{"name": "../../etc", "plugins": [{"type": "x"}]}"#, "invalid network name"),
+        (r#"{"name": "", "plugins": [{"type": "x"}]}"#, "invalid network name"),
+        (r#"{"name": "a"}"#, "missing plugins"),
+        (r#"{"name": "a", "plugins": []}"#, "missing plugins"),
         (r#"{"name": "a", "plugins": {}}"#, "plugins is not a list"),
         (r#"{"name": "a", "plugins": ["x"]}"#, "a plugin is not a JSON object"),
-        (r#"{"name": "a", "plugins": [{}]}"#, "no type"),
-        (r#"{"name": "a", "plugins": [{"type": "../sh"}]}"#, "no name of a plugin"),
-        (r#"{"name": "a", "plugins": [{"type": ".."}]}"#, "no name of a plugin"),
-        (r#"{"name": "a", "plugins": [{"type": ""}]}"#, "no name of a plugin"),
-        (r#"{"name": "a", "plugins": [{"type": "x\u0000y"}]}"#, "no name of a plugin"),
+        (r#"{"name": "a", "plugins": [{}]}"#, "missing type"),
+        (r#"{"name": "a", "plugins": [{"type": "../sh"}]}"#, "invalid plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": ".."}]}"#, "invalid plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": ""}]}"#, "invalid plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": "x\u0000y"}]}"#, "invalid plugin type"),
         (r#"{"name": "a", "plugins": [{"type": "x", "capabilities": {"mac": 1}}]}"#, "capabilities is not"),
-        (r#"{"name": "a", "cniVersion": "9.0.0", "plugins": [{"type": "x"}]}"#, "crisp speaks none"),
+        (r#"{"name": "a", "cniVersion": "9.0.0", "plugins": [{"type": "x"}]}"#, "no common CNI version"),
         (r#"{"name": "a", "cniVersion": 1, "plugins": [{"type": "x"}]}"#, "cniVersion is not a text"),
         (r#"{"name": "a", "cniVersions": [1], "plugins": [{"type": "x"}]}"#, "cniVersions is not"),
         (r#"{"name": "a", "disableCheck": "maybe", "plugins": [{"type": "x"}]}"#, "disableCheck is not"),
@@ -123,7 +123,7 @@ fn a_file_that_is_no_network_says_why() {
 }
 
 #[test]
-fn what_is_no_small_file_is_passed_over() {
+fn files_that_are_large_or_not_regular_are_skipped() {
     let env = TestEnv::new();
     env.conf("30-good.conflist", &plain("good"));
     env.conf("10-large.conflist", &(" ".repeat((1 << 20) + 1) + &plain("large")));
@@ -133,7 +133,7 @@ fn what_is_no_small_file_is_passed_over() {
     std::os::unix::fs::symlink("/dev/zero", env.path("conf/22-endless.conflist")).unwrap();
     let (name, bad) = in_use(&env);
     assert_eq!(name.as_deref(), Some("good"));
-    let reasons = ["larger than", "no file", "cannot be read", "no file"];
+    let reasons = ["larger than", "a regular file", "reading the file", "a regular file"];
     assert_eq!(bad.len(), reasons.len());
     for (output, reason) in bad.iter().zip(reasons) {
         assert!(output.contains(reason), "{output}");
@@ -144,7 +144,7 @@ fn what_is_no_small_file_is_passed_over() {
 }
 
 #[test]
-fn the_highest_version_that_crisp_speaks_is_chosen() {
+fn the_highest_supported_version_is_chosen() {
     let env = TestEnv::new();
     for (versions, chosen) in [
         (json!({}), "0.1.0"),
@@ -160,7 +160,7 @@ fn the_highest_version_that_crisp_speaks_is_chosen() {
 }
 
 #[test]
-fn plugins_may_have_files_of_their_own() {
+fn plugins_may_be_configured_in_separate_files() {
     let env = TestEnv::new();
     let programs = |env: &TestEnv| {
         let found = dir::find_network(&env.path("conf")).unwrap();
@@ -180,11 +180,11 @@ fn plugins_may_have_files_of_their_own() {
     fs::write(env.path("conf/net/20-c.conf"), r#"{"type": "../c"}"#).unwrap();
     let (name, bad) = in_use(&env);
     assert_eq!(name, None);
-    assert!(bad[0].contains("20-c.conf") && bad[0].contains("no name of a plugin"), "{bad:?}");
+    assert!(bad[0].contains("20-c.conf") && bad[0].contains("invalid plugin type"), "{bad:?}");
 }
 
 #[tokio::test]
-async fn what_is_not_ready_says_which_files_are_bad() {
+async fn a_network_that_is_not_ready_names_the_invalid_files() {
     let env = TestEnv::new();
     let none = env.cni.status().await.unwrap_err();
     assert!(matches!(&none, NotReady::NoNetwork { bad, .. } if bad.is_empty()));
@@ -192,7 +192,7 @@ async fn what_is_not_ready_says_which_files_are_bad() {
     env.conf("10-a.conflist", "{");
     env.conf("20-b.conf", "[]");
     let bad = words(&env.cni.status().await.unwrap_err());
-    for part in ["10-a.conflist: it is no JSON", "20-b.conf: it is no JSON object"] {
+    for part in ["10-a.conflist: expected JSON", "20-b.conf: expected a JSON object"] {
         assert!(bad.contains(part), "{bad}");
     }
     let refused = env.cni.add(&crate::cni::tests::support::pod("p")).await.unwrap_err();
@@ -201,7 +201,7 @@ async fn what_is_not_ready_says_which_files_are_bad() {
 }
 
 #[tokio::test]
-async fn a_directory_that_cannot_be_read_is_told_apart_from_an_empty_one() {
+async fn an_unreadable_directory_is_an_error_and_an_empty_one_is_not() {
     let env = TestEnv::new();
     fs::write(env.path("conf"), "a file").unwrap();
     assert!(matches!(env.cni.status().await, Err(NotReady::Dir(_))));
@@ -219,7 +219,7 @@ fn with_template(text: &str) -> TestEnv {
 }
 
 #[test]
-fn the_addresses_of_pods_become_a_network() {
+fn the_pod_cidrs_become_a_network_configuration() {
     let env = with_template(TEMPLATE);
     let own = env.path("conf/10-crisp.conflist");
     assert_eq!(env.cni.set_pod_cidrs(""), Ok(Rendered::NoCidr));
@@ -236,7 +236,7 @@ fn the_addresses_of_pods_become_a_network() {
 }
 
 #[test]
-fn a_network_of_somebody_elses_is_left_alone() {
+fn a_foreign_network_configuration_is_not_changed() {
     let env = with_template(TEMPLATE);
     env.conf("90-theirs.conflist", &plain("theirs"));
     let theirs = env.path("conf/90-theirs.conflist");
@@ -249,7 +249,7 @@ fn a_network_of_somebody_elses_is_left_alone() {
 }
 
 #[test]
-fn bad_ranges_and_bad_templates_are_refused_and_nothing_is_written() {
+fn invalid_ranges_and_templates_are_refused_without_a_write() {
     let refused = |text: &str, ranges: &str| {
         let env = with_template(text);
         let error = env.cni.set_pod_cidrs(ranges).unwrap_err();
@@ -268,7 +268,7 @@ fn bad_ranges_and_bad_templates_are_refused_and_nothing_is_written() {
     assert_eq!(error.kind(), ErrorKind::Precondition);
     assert!(words(&error).contains(".Unknown"), "{error}");
     let error = refused("{\"name\": \"{{.PodCIDR}}\"}", "10.0.0.0/24");
-    assert!(words(&error).contains("no name of a network"), "{error}");
+    assert!(words(&error).contains("invalid network name"), "{error}");
     let env = TestEnv::new();
     env.change(|settings| settings.template = Some(Path::new("/nowhere").to_owned()));
     let error = env.cni.set_pod_cidrs("10.0.0.0/24").unwrap_err();

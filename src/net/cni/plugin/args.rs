@@ -1,4 +1,4 @@
-//! What plugins are told of a pod: its identity in `CNI_ARGS`, and what they declare to want in `runtimeConfig`.
+//! The arguments of plugins: the pod's identity in `CNI_ARGS`, and capabilities in `runtimeConfig`.
 
 use model::{Bandwidth, BitRate, ErrorClass, ErrorKind, PortMapping, Protocol};
 use serde_json::{Map, Value, json};
@@ -6,18 +6,18 @@ use serde_json::{Map, Value, json};
 use crate::attachment::Pod;
 use crate::cni::conf::is_name;
 
-/// Where no burst is given: as much as the plugin for it takes. All runtimes do the same.
+/// The burst if none is given: the maximum of the bandwidth plugin, as containerd and CRI-O do.
 const BURST: u32 = u32::MAX;
 
-/// The pod has a name that plugins could not be told.
+/// A pod whose identity plugins cannot accept.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPod {
     #[error(
-        "the pod's id {0:?} is none that CNI allows: a letter or digit, then letters, digits, dots, hyphens or underscores"
+        "invalid pod id {0:?} for CNI: expected a letter or digit, then letters, digits, dots, hyphens or underscores"
     )]
     Id(String),
     #[error(
-        "the pod's {field} {value:?} cannot be told to CNI plugins: it has a semicolon, an equals sign or a control character"
+        "the pod's {field} {value:?} is not valid in CNI_ARGS: it has a semicolon, an equals sign or a control character"
     )]
     Argument { field: &'static str, value: String },
 }
@@ -30,7 +30,7 @@ impl ErrorClass for BadPod {
     }
 }
 
-/// Who the pod is, as `CNI_ARGS` has it. No value may look like a further argument.
+/// Returns `CNI_ARGS` for a pod. A value must not look like a further argument.
 pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
     if !is_name(&pod.id) {
         return Err(BadPod::Id(pod.id.clone()));
@@ -41,7 +41,7 @@ pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
         ("id", "K8S_POD_INFRA_CONTAINER_ID", &pod.id),
         ("uid", "K8S_POD_UID", &pod.uid),
     ];
-    // Plugins refuse arguments they do not know, unless told not to.
+    // Without it, plugins reject unknown arguments.
     let mut text = "IgnoreUnknown=1".to_owned();
     for (field, key, value) in known {
         if value.contains(|c: char| matches!(c, ';' | '=') || c.is_control()) {
@@ -52,12 +52,13 @@ pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
     Ok(text)
 }
 
-/// The same for a pod of which nothing but its id is known.
+/// Returns the arguments of a pod of which only the id is known.
 pub(crate) fn minimal_args(pod: &str) -> String {
     format!("IgnoreUnknown=1;K8S_POD_INFRA_CONTAINER_ID={pod}")
 }
 
-/// All that a plugin may declare to want, by the names that CNI's conventions and other runtimes have for it.
+/// Returns the values for all capabilities, with the names of the CNI conventions and of
+/// containerd.
 pub(crate) fn offered(pod: &Pod) -> Map<String, Value> {
     let mut offered = Map::new();
     let ports: Vec<_> = pod.ports.iter().filter(|port| port.host_port != 0).map(port).collect();
@@ -78,7 +79,7 @@ pub(crate) fn offered(pod: &Pod) -> Map<String, Value> {
     offered
 }
 
-/// Those of the offered that a pod asked for, so that somebody notices when no plugin wants them.
+/// The capabilities that a pod requests: the daemon logs those without a plugin.
 pub(crate) const ASKED: [&str; 2] = ["portMappings", "bandwidth"];
 
 fn port(port: &PortMapping) -> Value {

@@ -1,4 +1,4 @@
-//! The plugins of a network, called one after another.
+//! Calls the plugins of a network in order.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::result;
 use super::version::{Version, listed};
 use crate::cni::conf::{ConfList, Plugin};
 
-/// A network, the version that is spoken with its plugins, and where their programs are.
+/// A network, the CNI version for its plugins, and their directories.
 #[derive(Debug)]
 pub(crate) struct PluginChain<'a> {
     pub(crate) list: &'a ConfList,
@@ -24,7 +24,7 @@ pub(crate) struct PluginChain<'a> {
     pub(crate) deadline: Deadline,
 }
 
-/// One pod in one network: what its plugins are told of it, the same in every verb.
+/// A pod in a network: the arguments for its plugins, the same for every verb.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Attachment {
     pub(crate) pod: String,
@@ -36,7 +36,8 @@ pub(crate) struct Attachment {
 }
 
 impl PluginChain<'_> {
-    /// Attaches a pod: each plugin is told the result of those before it. Gives that of the last.
+    /// Attaches a pod: each plugin receives the result of those before it. Returns that of the
+    /// last.
     pub(crate) async fn add(&self, place: &Attachment) -> Result<Value, PluginError> {
         let mut result = None;
         for plugin in &self.list.plugins {
@@ -47,11 +48,13 @@ impl PluginChain<'_> {
         Ok(result.unwrap_or_default())
     }
 
-    /// Detaches a pod, the last plugin first. One that knows nothing of the pod has done it.
+    /// Detaches a pod, the last plugin first. A plugin that does not know the pod counts as
+    /// successful.
     ///
-    /// With the result of a whole ADD a failure ends it, as CNI has it: what is left may be needed when it is repeated. What
-    /// is left of half an ADD, or of none, is taken back as far as possible, and each plugin has the whole time for its
-    /// part: one that does not take its configuration, or hangs, must not keep the others' addresses.
+    /// With the result of a complete ADD the first failure ends it, as CNI requires: a repetition
+    /// may need the rest. After an incomplete ADD all plugins are called, each with the whole time
+    /// limit, so that a plugin that rejects its configuration or hangs does not keep the others'
+    /// addresses allocated.
     pub(crate) async fn del(&self, place: &Attachment, result: Option<&Value>) -> Result<(), PluginError> {
         let told = result.filter(|_| self.version.has_check());
         let mut first = Ok(());
@@ -60,7 +63,7 @@ impl PluginChain<'_> {
             let part = PluginChain { deadline, ..*self };
             match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
                 Ok(_) => {}
-                Err(error) if error.is_unknown_container() => tracing::debug!(%error, "nothing to take back"),
+                Err(error) if error.is_unknown_container() => tracing::debug!(%error, "plugin does not know the pod"),
                 Err(error) if result.is_some() => return Err(error),
                 Err(error) => first = first.and(Err(error)),
             }
@@ -82,20 +85,20 @@ impl PluginChain<'_> {
         Ok(())
     }
 
-    /// Tells all plugins which pods there still are. One that fails does not keep the others from it.
+    /// Sends the list of existing pods to all plugins, also after one has failed.
     pub(crate) async fn gc(&self, valid: &Value) -> Vec<PluginError> {
         let mut failed = Vec::new();
         for plugin in &self.list.plugins {
             let mut conf = self.base(plugin);
             conf.insert("cni.dev/valid-attachments".to_owned(), valid.clone());
-            // The first text of the specification called it so, and plugins may too.
+            // The key in the first version of the specification, which plugins may still expect.
             conf.insert("cni.dev/attachments".to_owned(), valid.clone());
             failed.extend(self.call(plugin, Verb::Gc, None, conf).await.err());
         }
         failed
     }
 
-    /// What a plugin is told on stdin of a pod.
+    /// Returns a plugin's stdin for a pod.
     fn request(&self, plugin: &Plugin, place: &Attachment, result: Option<&Value>) -> Map<String, Value> {
         let mut conf = self.base(plugin);
         if let Some(result) = result {
@@ -109,7 +112,8 @@ impl PluginChain<'_> {
         conf
     }
 
-    /// Its configuration, without what is for runtimes alone and what only they may say.
+    /// Returns its configuration without the keys for runtimes and those that only runtimes may
+    /// set.
     fn base(&self, plugin: &Plugin) -> Map<String, Value> {
         let mut conf = plugin.conf.clone();
         conf.retain(|key, _| !matches!(key.as_str(), "capabilities" | "prevResult") && !key.starts_with("cni.dev/"));
@@ -138,7 +142,7 @@ impl PluginChain<'_> {
         let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
         let output = exec::run(call).instrument(step).await?;
         if !output.stderr.is_empty() {
-            tracing::debug!(plugin = output.plugin, verb = verb.as_str(), stderr = output.stderr, "a plugin wrote");
+            tracing::debug!(plugin = output.plugin, verb = verb.as_str(), stderr = output.stderr, "plugin output");
         }
         Ok(output)
     }
@@ -155,15 +159,15 @@ fn search_path(dirs: &[PathBuf]) -> OsString {
     path
 }
 
-/// Which versions plugins speak, as long as their programs are the same.
+/// The supported versions of plugins, by the stamps of their executables.
 #[derive(Debug, Default)]
 pub(crate) struct VersionCache(Mutex<HashMap<PathBuf, (FileStamp, Vec<String>)>>);
 
 impl VersionCache {
-    /// The highest version that the network's file allows and all of its plugins speak.
+    /// Returns the highest version that the configuration and all of its plugins support.
     ///
-    /// Plugins are asked only where the file leaves a choice, or where they are about to be asked what older ones do not
-    /// understand and answer oddly.
+    /// Plugins receive VERSION only if the configuration allows several versions, or before a verb
+    /// that older plugins do not know.
     pub(crate) async fn negotiate(
         &self,
         list: &ConfList,
@@ -180,13 +184,13 @@ impl VersionCache {
             left.retain(|version| supported.iter().any(|one| one == version.as_str()));
             if left.is_empty() {
                 let (plugin, network) = (plugin.program.clone(), list.name.clone());
-                return Err(PluginError::Tongue { plugin, supported, network, allowed });
+                return Err(PluginError::UnsupportedVersion { plugin, supported, network, allowed });
             }
         }
         Ok(left.last().copied().unwrap_or(Version::UNSAID))
     }
 
-    /// None where the plugin does not tell: it may be too old to know the question.
+    /// Returns `None` if the plugin does not report its versions: old plugins do not know VERSION.
     async fn supported_versions(
         &self,
         plugin: &str,
@@ -194,7 +198,7 @@ impl VersionCache {
         deadline: Deadline,
     ) -> Result<Option<Vec<String>>, PluginError> {
         let path = exec::find(plugin, bin_dirs)?;
-        // Looked at before it is asked: a program that is replaced meanwhile is asked again.
+        // Before VERSION, so that a program that is replaced meanwhile is called again.
         let stamp = FileStamp::read(&path);
         let known = |known: &HashMap<PathBuf, (FileStamp, Vec<String>)>| {
             known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, supported)| supported.clone())
@@ -202,7 +206,7 @@ impl VersionCache {
         if let Some(supported) = known(&self.0.lock()) {
             return Ok(Some(supported));
         }
-        // Old plugins want all of it to be there, whatever it is.
+        // Old plugins require all of these keys.
         let env = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(|key| (key, OsString::from("dummy")));
         let stdin = json!({ "cniVersion": Version::NEWEST.as_str() }).to_string().into_bytes();
         let call = PluginCall { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
@@ -214,7 +218,7 @@ impl VersionCache {
         let supported = match supported {
             Ok(supported) => supported,
             Err(error) => {
-                tracing::debug!(%error, "which versions it speaks is not known");
+                tracing::debug!(%error, "plugin did not report its versions");
                 return Ok(None);
             }
         };

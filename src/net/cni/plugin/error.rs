@@ -1,4 +1,4 @@
-//! How a plugin can fail.
+//! Errors of plugins.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use model::{ErrorClass, ErrorKind, Signal};
 
-/// What a plugin is asked to do.
+/// A CNI verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Add,
@@ -36,46 +36,43 @@ impl fmt::Display for Verb {
     }
 }
 
-/// A plugin that did not do what it was asked to. What plugins write is shown without control characters, and shortened.
+/// A plugin that failed. Output of plugins is shortened and shown without control characters.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     #[error("the CNI plugin {plugin} is in none of the directories {}", paths(dirs))]
     Missing { plugin: String, dirs: Vec<PathBuf> },
     #[error("starting the CNI plugin {} for {verb}", path.display())]
     Start { path: PathBuf, verb: Verb, source: io::Error },
-    #[error("talking to the CNI plugin {plugin} during {verb}{}", Stderr(stderr))]
+    #[error("exchanging data with the CNI plugin {plugin} during {verb}{}", Stderr(stderr))]
     Talk { plugin: String, verb: Verb, stderr: String, source: io::Error },
-    #[error("the CNI plugin {plugin} was killed: {verb} had not ended after {} s{}", limit.as_secs_f32(), Stderr(stderr))]
+    #[error("the CNI plugin {plugin} was killed: {verb} not complete after {} s{}", limit.as_secs_f32(), Stderr(stderr))]
     Late { plugin: String, verb: Verb, limit: Duration, stderr: String },
-    #[error("the CNI plugin {plugin} was killed: its answer to {verb} is longer than {limit} bytes{}", Stderr(stderr))]
+    #[error("the CNI plugin {plugin} was killed: its output for {verb} is longer than {limit} bytes{}", Stderr(stderr))]
     Flood { plugin: String, verb: Verb, limit: usize, stderr: String },
-    #[error("the CNI plugin {plugin} was ended by {} during {verb}{}", SignalName(*signal), Stderr(stderr))]
+    #[error("the CNI plugin {plugin} was killed by {} during {verb}{}", SignalName(*signal), Stderr(stderr))]
     Signal { plugin: String, verb: Verb, signal: i32, stderr: String },
-    /// It says why, as CNI has it.
+    /// With an error object as CNI defines it.
     #[error("the CNI plugin {plugin} refused {verb}: {}{}", ErrorText { code: *code, msg, details }, Stderr(stderr))]
     Refused { plugin: String, verb: Verb, code: u64, msg: String, details: String, stderr: String },
-    /// It does not say why in any form that CNI knows.
+    /// Without an error object.
     #[error("the CNI plugin {plugin} failed in {verb} with exit code {exit}{}{}", Stdout(stdout), Stderr(stderr))]
     Failed { plugin: String, verb: Verb, exit: i32, stdout: String, stderr: String },
+    #[error("the CNI plugin {plugin} returned an invalid result for {verb}: {why}{}{}", Stdout(stdout), Stderr(stderr))]
+    InvalidOutput { plugin: String, verb: Verb, why: String, stdout: String, stderr: String },
     #[error(
-        "the CNI plugin {plugin} answered {verb} with what is no result: {why}{}{}",
-        Stdout(stdout),
-        Stderr(stderr)
+        "the CNI plugin {plugin} supports {supported:?}, and the network {network} allows {allowed} with its other plugins"
     )]
-    Garbage { plugin: String, verb: Verb, why: String, stdout: String, stderr: String },
-    #[error(
-        "the CNI plugin {plugin} speaks {supported:?}, and the network {network} allows {allowed} with its other plugins"
-    )]
-    Tongue { plugin: String, supported: Vec<String>, network: String, allowed: String },
+    UnsupportedVersion { plugin: String, supported: Vec<String>, network: String, allowed: String },
 }
 
 impl ErrorClass for PluginError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing { .. } | Self::Tongue { .. } => ErrorKind::Precondition,
+            Self::Missing { .. } | Self::UnsupportedVersion { .. } => ErrorKind::Precondition,
             Self::Late { .. } => ErrorKind::Deadline,
             Self::Refused { code, .. } => match *code {
-                // Version, field or configuration: it stays wrong until somebody changes the file.
+                // Version, field or configuration: a retry fails until an administrator changes the
+                // file.
                 1 | 2 | 7 => ErrorKind::Precondition,
                 11 | 50 | 51 => ErrorKind::Unavailable,
                 _ => ErrorKind::Internal,
@@ -85,13 +82,14 @@ impl ErrorClass for PluginError {
             | Self::Flood { .. }
             | Self::Signal { .. }
             | Self::Failed { .. }
-            | Self::Garbage { .. } => ErrorKind::Internal,
+            | Self::InvalidOutput { .. } => ErrorKind::Internal,
         }
     }
 }
 
 impl PluginError {
-    /// Whether the plugin says that it knows nothing of the pod, so that there is nothing to take back.
+    /// Returns whether the plugin reports that it does not know the pod, so nothing is left to
+    /// remove.
     pub(crate) fn is_unknown_container(&self) -> bool {
         matches!(self, Self::Refused { code: 3, .. })
     }

@@ -1,4 +1,4 @@
-//! One call of one plugin: a process that is told what to do, and watched until it ends.
+//! Executes one plugin and supervises its process.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,19 +16,20 @@ use super::result;
 use super::result::{clean, clean_start};
 use crate::cni::conf::ConfList;
 
-/// More than any result is.
+/// The maximum size of a result.
 const STDOUT_MAX: usize = 4 << 20;
-/// What is kept of the end of stderr.
+/// The size of the kept end of stderr.
 const STDERR_KEPT: usize = 2 << 10;
-/// What a process has written when it ends is in the pipe; whoever else has the pipe is not waited for.
+/// The time to read the pipe after the process has exited: another process may keep it open.
 const DRAIN: Duration = Duration::from_secs(1);
-/// A program that is being replaced cannot be started for a moment.
+/// The time for which ETXTBSY is retried, while the executable is being replaced.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
-/// Plugins find `iptables` and the like by it, also where the daemon itself has none.
+/// The `PATH` of plugins without one in the daemon's environment: they execute `iptables` and
+/// others.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Until when something has to be done, and how long that was at the start.
+/// A deadline, and the time limit that it is for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) at: Instant,
@@ -38,38 +39,39 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // A limit beyond what the clock can tell is as good as a month.
+        // A limit beyond the range of the clock becomes a month.
         let at = now.checked_add(limit).unwrap_or(now + Duration::from_secs(30 * 24 * 3600));
         Self { at, limit }
     }
 }
 
-/// What is asked of which plugin.
+/// A call of a plugin.
 #[derive(Debug)]
 pub(crate) struct PluginCall<'a> {
     pub(crate) plugin: &'a str,
     pub(crate) path: &'a Path,
     pub(crate) verb: Verb,
-    /// All of the environment but `CNI_COMMAND` and `PATH`.
+    /// The environment except `CNI_COMMAND` and `PATH`.
     pub(crate) env: Vec<(&'static str, OsString)>,
     pub(crate) stdin: Vec<u8>,
     pub(crate) deadline: Deadline,
 }
 
-/// The program of a plugin: the first directory that has it counts.
+/// Returns the executable of a plugin, from the first directory that has it.
 pub(crate) fn find(plugin: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginError> {
     let path = dirs.iter().map(|dir| dir.join(plugin)).find(|path| path.is_file());
     path.ok_or_else(|| PluginError::Missing { plugin: plugin.to_owned(), dirs: dirs.to_vec() })
 }
 
-/// Looks for the programs of all plugins, so that a missing one is known before the first is called.
+/// Finds the executables of all plugins, so that a missing one is reported before the first call.
 pub(crate) fn find_all(list: &ConfList, dirs: &[PathBuf]) -> Result<(), PluginError> {
     list.plugins.iter().try_for_each(|plugin| find(&plugin.program, dirs).map(drop))
 }
 
-/// Calls a plugin and gives what it wrote to stdout.
+/// Calls a plugin and returns its stdout.
 ///
-/// Killed with all of its process group at the deadline, when it floods stdout, and when the future is dropped.
+/// Kills its process group at the deadline, if stdout exceeds its limit, and when the future is
+/// dropped.
 pub(crate) async fn run(call: PluginCall<'_>) -> Result<PluginOutput, PluginError> {
     let PluginCall { plugin, path, verb, env, stdin, deadline } = call;
     let started = timeout_at(deadline.at, start(path, verb, &env)).await;
@@ -91,20 +93,20 @@ pub(crate) async fn run(call: PluginCall<'_>) -> Result<PluginOutput, PluginErro
     }
 }
 
-/// What a plugin wrote until its end.
+/// The output of a plugin.
 #[derive(Debug)]
 pub(crate) struct PluginOutput {
     pub(crate) plugin: String,
     pub(crate) verb: Verb,
     pub(crate) stdout: Vec<u8>,
-    /// Fit to be shown.
+    /// Without control characters.
     pub(crate) stderr: String,
 }
 
 impl PluginOutput {
     pub(crate) fn invalid_output(self, why: impl ToString) -> PluginError {
         let Self { plugin, verb, stdout, stderr } = self;
-        PluginError::Garbage { plugin, verb, why: why.to_string(), stdout: clean_start(&stdout), stderr }
+        PluginError::InvalidOutput { plugin, verb, why: why.to_string(), stdout: clean_start(&stdout), stderr }
     }
 }
 
@@ -132,13 +134,13 @@ async fn start(path: &Path, verb: Verb, env: &[(&'static str, OsString)]) -> io:
     }
 }
 
-/// Kills, and waits a little for the kernel to agree.
+/// Kills the process and waits briefly for its exit.
 async fn end(group: Group, child: &mut Child) {
     drop(group);
     drop(timeout(DRAIN, child.wait()).await);
 }
 
-/// The process group of a plugin, which does not outlive the wish for it.
+/// The process group of a plugin, killed on drop.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -146,7 +148,7 @@ impl Group {
         Self(child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw))
     }
 
-    /// Whatever is left of it once the plugin itself has ended may stay. Its number may soon be another's.
+    /// Keeps what is left of the group after the plugin has exited: its id may be reused soon.
     fn release(&mut self) {
         self.0 = None;
     }
@@ -155,7 +157,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // It may have just ended.
+            // It may have just exited.
             kill_process_group(leader, Signal::KILL).ok();
         }
     }
@@ -167,7 +169,7 @@ enum ExecFailure {
     Pipe(io::Error),
 }
 
-/// What goes into a plugin and comes out of it.
+/// The pipes of a plugin.
 struct Pipes {
     stdin: Option<ChildStdin>,
     input: Vec<u8>,
@@ -187,7 +189,7 @@ impl Pipes {
         Ok(Self { stdin, input, sent: 0, stdout, out: Vec::new(), stderr, err: Vec::new() })
     }
 
-    /// Until the process has ended and all that it wrote is here.
+    /// Waits until the process has exited and its output is complete.
     async fn until_end(&mut self, child: &mut Child, group: &mut Group) -> Result<ExitStatus, ExecFailure> {
         let status = loop {
             tokio::select! {
@@ -199,7 +201,7 @@ impl Pipes {
         self.stdin = None;
         match timeout(DRAIN, self.pump()).await {
             Ok(pumped) => pumped?,
-            Err(_) => tracing::debug!("another process than the plugin keeps its output open"),
+            Err(_) => tracing::debug!("another process keeps the plugin's output open"),
         }
         Ok(status)
     }
@@ -208,7 +210,7 @@ impl Pipes {
         self.stdin.is_some() || self.stdout.is_some() || self.stderr.is_some()
     }
 
-    /// Moves what there is to move until all pipes are closed. What was moved stays so when this is given up.
+    /// Moves data until all pipes are closed. Data that was moved stays if the future is dropped.
     async fn pump(&mut self) -> Result<(), ExecFailure> {
         let mut errors = [0; 1 << 10];
         while self.is_open() {
@@ -216,7 +218,7 @@ impl Pipes {
                 wrote = write(&mut self.stdin, &self.input[self.sent..]) => match wrote {
                     Ok(0) => self.stdin = None,
                     Ok(count) => self.sent += count,
-                    // Nobody has to read what it is told.
+                    // A plugin need not read its stdin.
                     Err(deaf) if deaf.kind() == io::ErrorKind::BrokenPipe => self.stdin = None,
                     Err(error) => return Err(ExecFailure::Pipe(error)),
                 },
@@ -242,7 +244,7 @@ impl Pipes {
     }
 }
 
-/// Never done where the pipe is closed already.
+/// Pending forever if the pipe is closed.
 async fn write(pipe: &mut Option<ChildStdin>, rest: &[u8]) -> io::Result<usize> {
     match pipe {
         Some(pipe) if rest.is_empty() => pipe.flush().await.map(|()| 0),

@@ -1,4 +1,4 @@
-//! What plugins write: results in the forms of all versions, and errors.
+//! Parses the output of plugins: results of all versions, and errors.
 
 use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,10 +12,10 @@ use super::exec::PluginOutput;
 use super::version::Version;
 use crate::attachment::{Attached, INTERFACE};
 
-/// What is shown of a text that a plugin wrote.
+/// The shown part of a plugin's text.
 const SHOWN: usize = 1 << 10;
 
-/// Whether the plugin did it; else why not, in its own words where it has any.
+/// Returns the error of a plugin that failed, with its own message if it has one.
 pub(crate) fn check_exit(output: PluginOutput, status: ExitStatus) -> Result<PluginOutput, PluginError> {
     if status.success() {
         return Ok(output);
@@ -46,20 +46,20 @@ struct ErrorJson {
     details: String,
 }
 
-/// The beginning of a text, fit to be shown in one line.
+/// Returns the beginning of a text, on one line.
 pub(crate) fn clean_start(bytes: &[u8]) -> String {
     let shown = clean(&bytes[..bytes.len().min(SHOWN)]);
     if bytes.len() > SHOWN { format!("{shown} ...") } else { shown }
 }
 
-/// A whole text, in one line and without control characters.
+/// Returns a text on one line, without control characters.
 pub(crate) fn clean(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What a plugin answers to VERSION.
+/// Parses the output of VERSION.
 #[derive(Deserialize)]
 pub(crate) struct SupportedVersions {
     #[serde(rename = "cniVersion", default)]
@@ -71,32 +71,32 @@ pub(crate) struct SupportedVersions {
 pub(crate) fn versions(output: PluginOutput) -> Result<Vec<String>, PluginError> {
     match serde_json::from_slice::<SupportedVersions>(&output.stdout) {
         Ok(SupportedVersions { all, .. }) if !all.is_empty() => Ok(all),
-        // So it was before plugins told all of them.
+        // Plugins of CNI 0.1 report no list.
         Ok(SupportedVersions { own, .. }) if own == "0.2.0" => Ok(vec!["0.1.0".to_owned(), own]),
         Ok(_) => Err(output.invalid_output("it has no supportedVersions")),
         Err(error) => Err(output.invalid_output(error)),
     }
 }
 
-/// The result of an ADD, in the form of `version`, whichever the plugin gave it in.
+/// Parses the result of an ADD and converts it to `version`.
 pub(crate) fn result(output: PluginOutput, version: Version) -> Result<Value, PluginError> {
     if output.stdout.iter().all(u8::is_ascii_whitespace) {
         return Err(output.invalid_output("it is empty"));
     }
     let mut result = match serde_json::from_slice(&output.stdout) {
         Ok(Value::Object(result)) => result,
-        Ok(_) => return Err(output.invalid_output("it is no JSON object")),
+        Ok(_) => return Err(output.invalid_output("expected a JSON object")),
         Err(error) => return Err(output.invalid_output(error)),
     };
     let own = match result.get("cniVersion") {
-        // Plugins forget it, and mean the one they were asked in.
+        // Some plugins omit it, and mean the version of the request.
         None | Some(Value::Null) => version,
         Some(Value::String(own)) if own.is_empty() => version,
         Some(Value::String(own)) => match Version::parse(own) {
             Some(own) => own,
-            None => return Err(output.invalid_output("crisp does not speak its cniVersion")),
+            None => return Err(output.invalid_output("unsupported cniVersion")),
         },
-        Some(_) => return Err(output.invalid_output("its cniVersion is no text")),
+        Some(_) => return Err(output.invalid_output("expected cniVersion to be a string")),
     };
     if let Err(why) = convert(&mut result, own, version) {
         return Err(output.invalid_output(why));
@@ -104,7 +104,7 @@ pub(crate) fn result(output: PluginOutput, version: Version) -> Result<Value, Pl
     Ok(Value::Object(result))
 }
 
-/// Brings a result from the form of one version into that of another.
+/// Converts a result from one version to another.
 fn convert(result: &mut Map<String, Value>, from: Version, to: Version) -> Result<(), &'static str> {
     result.insert("cniVersion".to_owned(), json!(to.as_str()));
     match (Form::of(from), Form::of(to)) {
@@ -133,12 +133,12 @@ fn convert(result: &mut Map<String, Value>, from: Version, to: Version) -> Resul
     Ok(())
 }
 
-/// How addresses are written.
+/// The forms of addresses.
 #[derive(Clone, Copy, PartialEq)]
 enum Form {
-    /// One for each family: `ip4` and `ip6`.
+    /// One key per family: `ip4` and `ip6`.
     Pair,
-    /// A list, each with its family as `version`.
+    /// A list whose entries have a `version`.
     Numbered,
     /// A list.
     Plain,
@@ -158,7 +158,7 @@ fn number(result: &mut Map<String, Value>, to: Form) -> Result<(), &'static str>
     let Some(Value::Array(ips)) = result.get_mut("ips") else { return Ok(()) };
     for ip in ips {
         let address = address(&ip["address"])?;
-        let Value::Object(ip) = ip else { return Err("an entry of ips is no object") };
+        let Value::Object(ip) = ip else { return Err("expected each entry of ips to be an object") };
         if to == Form::Numbered {
             ip.insert("version".to_owned(), json!(if address.is_ipv4() { "4" } else { "6" }));
         } else {
@@ -168,7 +168,7 @@ fn number(result: &mut Map<String, Value>, to: Form) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Only the first address of each family has a place there.
+/// Only the first address of each family fits into this form.
 fn pair(result: &mut Map<String, Value>) -> Result<(), &'static str> {
     let ips = match result.remove("ips") {
         Some(Value::Array(ips)) => ips,
@@ -201,7 +201,8 @@ fn pair(result: &mut Map<String, Value>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The addresses of the pod's interface in a result, in its order. Plugins may tell of others as well.
+/// Returns the addresses of the pod's interface in a result, in order. A result may list others,
+/// too.
 pub(crate) fn attached(result: &Value, version: Version) -> Result<Attached, &'static str> {
     let mut found = Attached::default();
     if Form::of(version) == Form::Pair {
@@ -215,12 +216,12 @@ pub(crate) fn attached(result: &Value, version: Version) -> Result<Attached, &'s
         let interfaces = match &result["interfaces"] {
             Value::Null => &none,
             Value::Array(interfaces) => interfaces,
-            _ => return Err("interfaces is no list"),
+            _ => return Err("expected interfaces to be a list"),
         };
         let ips = match &result["ips"] {
             Value::Null => &none,
             Value::Array(ips) => ips,
-            _ => return Err("ips is no list"),
+            _ => return Err("expected ips to be a list"),
         };
         for ip in ips {
             let address = address(&ip["address"])?;
@@ -232,7 +233,7 @@ pub(crate) fn attached(result: &Value, version: Version) -> Result<Attached, &'s
     if found.ips.is_empty() { Err("it has no address for the pod") } else { Ok(found) }
 }
 
-/// Whether the address that names `index` among the interfaces is the pod's own.
+/// Returns whether an address with this `interface` index belongs to the pod's interface.
 fn is_own(index: &Value, interfaces: &[Value]) -> Result<bool, &'static str> {
     if index.is_null() {
         return Ok(true);

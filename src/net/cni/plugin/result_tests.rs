@@ -43,7 +43,7 @@ fn own(version: Version) -> Value {
 }
 
 #[test]
-fn a_result_of_any_version_is_brought_into_the_form_of_any_other() {
+fn results_convert_between_all_versions() {
     for from in Version::ALL {
         for to in Version::ALL {
             let result = result::result(output(&own(from)), to).unwrap();
@@ -54,7 +54,7 @@ fn a_result_of_any_version_is_brought_into_the_form_of_any_other() {
 }
 
 #[test]
-fn a_result_without_a_version_has_the_one_that_was_asked_for() {
+fn a_result_without_a_version_has_the_requested_one() {
     for version in Version::ALL {
         for unsaid in [None, Some(json!("")), Some(Value::Null)] {
             let mut value = own(version);
@@ -68,7 +68,7 @@ fn a_result_without_a_version_has_the_one_that_was_asked_for() {
 }
 
 #[test]
-fn only_addresses_of_the_pods_own_interface_count() {
+fn only_addresses_of_the_pods_interface_are_used() {
     let mut value = json!({
         "interfaces": [{ "name": "eth0" }, { "name": "eth0", "sandbox": "/x" }, { "name": "eth1", "sandbox": "/x" }],
         "ips": [
@@ -85,7 +85,7 @@ fn only_addresses_of_the_pods_own_interface_count() {
 }
 
 #[test]
-fn what_a_plugin_may_write_never_breaks_anything() {
+fn no_output_of_a_plugin_makes_the_parser_panic() {
     let parts = [
         json!(null),
         json!(7),

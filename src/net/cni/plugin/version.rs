@@ -1,8 +1,8 @@
-//! Versions of the CNI specification, and which one is spoken with the plugins of a network.
+//! Versions of the CNI specification, and the one used with the plugins of a network.
 
 use std::fmt;
 
-/// A version of the specification that crisp speaks. Later ones are greater.
+/// A supported version of the specification. Later ones are greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Version {
     V0_1_0,
@@ -18,10 +18,11 @@ impl Version {
     pub(crate) const ALL: [Self; 7] =
         [Self::V0_1_0, Self::V0_2_0, Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
     pub(crate) const NEWEST: Self = Self::V1_1_0;
-    /// What a configuration means that names none.
+    /// The version of a configuration without cniVersion.
     pub(crate) const UNSAID: Self = Self::V0_1_0;
 
-    /// None for one that crisp does not speak. Plugins compare the text itself, so there is one spelling of each.
+    /// Returns `None` for an unsupported version. Plugins compare the text, so each has one
+    /// spelling.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
@@ -38,12 +39,12 @@ impl Version {
         }
     }
 
-    /// Whether there is CHECK, and a DEL that is told the result of the ADD.
+    /// Returns whether the version has CHECK, and a DEL with prevResult.
     pub(crate) fn has_check(self) -> bool {
         self >= Self::V0_4_0
     }
 
-    /// Whether there are STATUS and GC.
+    /// Returns whether the version has STATUS and GC.
     pub(crate) fn has_status(self) -> bool {
         self >= Self::V1_1_0
     }
@@ -55,7 +56,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The versions in one line, for people.
+/// Formats versions for messages.
 pub(crate) fn listed(versions: &[Version]) -> String {
     versions.iter().map(|version| version.as_str()).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,4 @@
-//! What plugins are told, and what is made of their answers.
+//! The input of plugins at ADD, and the use of their results.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ fn demanding(id: &str) -> Pod {
 }
 
 #[tokio::test]
-async fn a_pod_is_attached_and_what_is_needed_to_detach_it_is_kept_privately() {
+async fn attaching_a_pod_writes_a_private_record() {
     let test_env = TestEnv::new();
     test_env.good("bridge");
     test_env.list(&[("bridge", json!({}))]);
@@ -52,7 +52,7 @@ async fn a_pod_is_attached_and_what_is_needed_to_detach_it_is_kept_privately() {
 }
 
 #[tokio::test]
-async fn each_plugin_is_told_the_result_of_those_before_it() {
+async fn each_plugin_receives_the_result_of_those_before_it() {
     let test_env = TestEnv::new();
     test_env.good("first");
     // Forgets the version, and adds an address.
@@ -72,7 +72,7 @@ async fn each_plugin_is_told_the_result_of_those_before_it() {
 }
 
 #[tokio::test]
-async fn plugins_are_told_of_a_pod_what_they_declare_to_want() {
+async fn plugins_receive_the_capabilities_that_they_declare() {
     let test_env = TestEnv::new();
     for name in ["all", "some", "none"] {
         test_env.good(name);
@@ -107,7 +107,7 @@ async fn plugins_are_told_of_a_pod_what_they_declare_to_want() {
 }
 
 #[tokio::test]
-async fn the_environment_is_what_cni_wants_and_nothing_else() {
+async fn plugins_receive_only_the_environment_of_cni() {
     let test_env = TestEnv::new();
     test_env.good("bridge");
     test_env.list(&[("bridge", json!({}))]);
@@ -129,7 +129,7 @@ async fn the_environment_is_what_cni_wants_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn names_cannot_smuggle_further_arguments() {
+async fn names_cannot_add_further_arguments() {
     let test_env = TestEnv::new();
     test_env.good("bridge");
     test_env.list(&[("bridge", json!({}))]);
@@ -156,7 +156,7 @@ async fn names_cannot_smuggle_further_arguments() {
 }
 
 #[tokio::test]
-async fn what_can_be_refused_is_refused_before_any_plugin_runs() {
+async fn invalid_input_is_refused_before_any_plugin_runs() {
     let test_env = TestEnv::new();
     test_env.good("bridge");
     test_env.list(&[("bridge", json!({})), ("missing", json!({}))]);
@@ -173,7 +173,7 @@ async fn what_can_be_refused_is_refused_before_any_plugin_runs() {
 }
 
 #[tokio::test]
-async fn the_highest_version_that_all_plugins_speak_is_used() {
+async fn the_highest_version_of_all_plugins_is_used() {
     let test_env = TestEnv::new();
     test_env.good("new");
     test_env.speaking("old", r#"["0.3.1", "0.4.0"]"#);
@@ -201,7 +201,7 @@ async fn the_highest_version_that_all_plugins_speak_is_used() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_speaks_none_of_the_versions_is_refused_by_name() {
+async fn a_plugin_without_a_common_version_is_named_in_the_error() {
     let test_env = TestEnv::new();
     test_env.good("new");
     test_env.speaking("old", r#"["0.1.0", "0.2.0"]"#);
@@ -209,7 +209,7 @@ async fn a_plugin_that_speaks_none_of_the_versions_is_refused_by_name() {
     let error = test_env.cni.add(&pod("p1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Precondition);
     let output = words(&error);
-    assert!(output.contains("old speaks [\"0.1.0\", \"0.2.0\"]") && output.contains("0.4.0, 1.0.0"), "{output}");
+    assert!(output.contains("old supports [\"0.1.0\", \"0.2.0\"]") && output.contains("0.4.0, 1.0.0"), "{output}");
     assert!(test_env.cached().is_empty());
     // One that does not even know the question does not narrow the choice.
     test_env

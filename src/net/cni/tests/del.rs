@@ -26,7 +26,7 @@ async fn attached() -> TestEnv {
 }
 
 #[tokio::test]
-async fn plugins_are_called_backwards_with_the_result_and_the_pod_is_forgotten() {
+async fn del_calls_plugins_in_reverse_order_and_removes_the_record() {
     let test_env = attached().await;
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
@@ -40,7 +40,7 @@ async fn plugins_are_called_backwards_with_the_result_and_the_pod_is_forgotten()
 }
 
 #[tokio::test]
-async fn a_pod_is_detached_by_what_it_was_attached_by() {
+async fn a_pod_is_detached_with_the_configuration_of_its_record() {
     let mut test_env = attached().await;
     test_env.list(&[("another", json!({ "mark": 2 }))]);
     test_env.restart();
@@ -58,7 +58,7 @@ async fn a_pod_is_detached_by_what_it_was_attached_by() {
 }
 
 #[tokio::test]
-async fn a_pod_that_nothing_is_known_of_is_detached_from_the_network_in_use() {
+async fn a_pod_without_a_record_is_detached_from_the_configured_network() {
     let test_env = attached().await;
     test_env.cni.del(&pod("p2")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
@@ -71,7 +71,7 @@ async fn a_pod_that_nothing_is_known_of_is_detached_from_the_network_in_use() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_gone_is_not_named() {
+async fn del_does_not_name_a_removed_namespace() {
     let cases: [fn(&TestEnv) -> Option<PathBuf>; 3] =
         [|_| None, |_| Some("/nowhere/netns".into()), |test_env| Some(test_env.path("log"))];
     for netns in cases {
@@ -83,7 +83,7 @@ async fn a_namespace_that_is_gone_is_not_named() {
 }
 
 #[tokio::test]
-async fn a_pod_is_remembered_until_all_plugins_have_let_it_go() {
+async fn the_record_stays_until_all_plugins_have_succeeded() {
     let test_env = attached().await;
     test_env.plugin("first", r#"echo '{"code": 11, "msg": "later"}'; exit 1"#);
     let error = test_env.cni.del(&pod("p1")).await.unwrap_err();
@@ -100,7 +100,7 @@ async fn a_pod_is_remembered_until_all_plugins_have_let_it_go() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_plugins_are_gone_is_detached_from_the_network_that_came_after() {
+async fn a_pod_with_uninstalled_plugins_is_detached_from_the_configured_network() {
     let test_env = attached().await;
     fs::remove_file(test_env.path("bin/first")).unwrap();
     test_env.cni.del(&pod("p1")).await.unwrap_err();
@@ -120,7 +120,7 @@ async fn a_pod_whose_plugins_are_gone_is_detached_from_the_network_that_came_aft
 }
 
 #[tokio::test]
-async fn old_plugins_are_not_told_the_result_at_del() {
+async fn old_plugins_receive_no_result_at_del() {
     let test_env = TestEnv::new();
     test_env.good("old");
     test_env.list_of(&json!({ "cniVersion": "0.3.1" }), &[("old", json!({}))]);
@@ -130,12 +130,12 @@ async fn old_plugins_are_not_told_the_result_at_del() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_costs_the_result_and_not_the_detaching() {
+async fn a_pod_with_a_damaged_record_is_detached_without_a_result() {
     for damage in ["", "{", "{\"format\": 9}", "[]"] {
         let test_env = attached().await;
         fs::write(test_env.path("cache/p1@eth0@net.json"), damage).unwrap();
         fs::write(test_env.path("cache/p1@eth0@net.new"), "what a crash left").unwrap();
-        fs::write(test_env.path("cache/README"), "somebody else's").unwrap();
+        fs::write(test_env.path("cache/README"), "a foreign file").unwrap();
         assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
         test_env.cni.del(&pod("p1")).await.unwrap();
         assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
@@ -144,7 +144,7 @@ async fn a_damaged_record_costs_the_result_and_not_the_detaching() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_attaching_was_cut_off_is_detached_without_a_result() {
+async fn a_pod_with_an_interrupted_add_is_detached_without_a_result() {
     let mut test_env = attached().await;
     let path = test_env.path("cache/p1@eth0@net.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -159,7 +159,7 @@ async fn a_pod_whose_attaching_was_cut_off_is_detached_without_a_result() {
 }
 
 #[tokio::test]
-async fn plugins_are_asked_whether_a_pod_is_still_as_they_left_it() {
+async fn check_is_called_with_the_result_of_add() {
     let test_env = attached().await;
     test_env.cni.check(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["CHECK first", "CHECK second"]);
@@ -174,7 +174,7 @@ async fn plugins_are_asked_whether_a_pod_is_still_as_they_left_it() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_where_the_network_forbids_it_or_is_too_old() {
+async fn check_calls_no_plugin_if_it_is_disabled_or_the_version_is_too_old() {
     let head = |more: Value| {
         let mut head = json!({ "cniVersion": "1.0.0" });
         head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

@@ -38,7 +38,7 @@ fn plugin(error: &AddError) -> &PluginError {
 }
 
 #[tokio::test]
-async fn one_that_fails_after_allocating_is_asked_to_take_it_back() {
+async fn a_plugin_that_fails_after_allocating_receives_del() {
     let env = TestEnv::new();
     let allocated = env.path("allocated").display().to_string();
     let output = r#"{"cniVersion": "1.0.0", "code": 7, "msg": "no way", "details": "really\nnone"}"#;
@@ -62,7 +62,7 @@ async fn one_that_fails_after_allocating_is_asked_to_take_it_back() {
 }
 
 #[tokio::test]
-async fn one_that_cannot_take_it_back_either_is_reported_and_remembered() {
+async fn a_failed_del_after_a_failed_add_is_reported_and_keeps_the_record() {
     let mut env = TestEnv::new();
     env.plugin("bridge", "echo \"bad $CNI_COMMAND\" >&2; exit 3");
     env.list(&[("bridge", json!({ "mark": 1 }))]);
@@ -83,7 +83,7 @@ async fn one_that_cannot_take_it_back_either_is_reported_and_remembered() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_even_take_its_configuration_does_not_keep_the_others_from_taking_back() {
+async fn a_plugin_that_rejects_its_configuration_does_not_prevent_del_of_the_others() {
     let env = TestEnv::new();
     env.good("first");
     env.plugin("second", "echo unknown field >&2; exit 1");
@@ -101,7 +101,7 @@ async fn one_that_does_not_even_take_its_configuration_does_not_keep_the_others_
 }
 
 #[tokio::test]
-async fn one_that_hangs_is_killed_with_all_that_it_started() {
+async fn a_hanging_plugin_is_killed_with_its_children() {
     let limit = slow(Duration::from_secs(3));
     let env = TestEnv::with_timeout(limit);
     let started = env.path("started").display().to_string();
@@ -110,7 +110,7 @@ async fn one_that_hangs_is_killed_with_all_that_it_started() {
     let (error, output) = failed(&env, &script).await;
     assert!(matches!(plugin(&error), PluginError::Late { .. }), "{output}");
     assert_eq!(error.kind(), ErrorKind::Deadline);
-    assert!(output.contains("waiting") && output.contains("had not ended"), "{output}");
+    assert!(output.contains("waiting") && output.contains("not complete after"), "{output}");
     assert!(before.elapsed() >= limit);
     let pids = fs::read_to_string(&started).unwrap();
     assert_eq!(pids.lines().count(), 2);
@@ -135,7 +135,7 @@ fn is_gone(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn one_whose_caller_gives_up_is_killed_and_remembered() {
+async fn a_dropped_call_kills_the_plugin_and_keeps_the_record() {
     let env = TestEnv::new();
     let started = env.path("started");
     let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", started.display());
@@ -158,31 +158,31 @@ async fn one_whose_caller_gives_up_is_killed_and_remembered() {
 }
 
 #[tokio::test]
-async fn one_that_prints_garbage_is_told_from_one_that_fails() {
+async fn invalid_output_is_distinguished_from_a_failure() {
     let cases = [
         ("echo 'I feel fine'", "I feel fine"),
         ("true", "it is empty"),
-        ("echo '[]'", "no JSON object"),
+        ("echo '[]'", "expected a JSON object"),
         (&format!("echo '{}' trailing", RESULT.replace('\n', " ")), "trailing"),
-        ("echo '{\"cniVersion\": \"7.0.0\"}'", "does not speak its cniVersion"),
-        ("echo '{\"cniVersion\": 1}'", "is no text"),
-        ("head -c 5000 /dev/urandom", "is no result"),
+        ("echo '{\"cniVersion\": \"7.0.0\"}'", "unsupported cniVersion"),
+        ("echo '{\"cniVersion\": 1}'", "to be a string"),
+        ("head -c 5000 /dev/urandom", "invalid result"),
     ];
     for (script, why) in cases {
         let env = TestEnv::new();
         let (error, output) = failed(&env, script).await;
-        assert!(matches!(plugin(&error), PluginError::Garbage { .. }), "{script}: {output}");
+        assert!(matches!(plugin(&error), PluginError::InvalidOutput { .. }), "{script}: {output}");
         assert!(output.contains(why), "{script}: {output}");
         assert!(output.len() < 8000 && !output.contains(|c: char| c.is_control()), "{script}: {output}");
     }
 }
 
 #[tokio::test]
-async fn a_result_without_a_place_for_the_pod_is_none() {
+async fn a_result_without_an_address_of_the_pod_is_invalid() {
     let cases = [
         (json!({}), "no address for the pod"),
         (json!({ "ips": [] }), "no address for the pod"),
-        (json!({ "ips": 7 }), "ips is no list"),
+        (json!({ "ips": 7 }), "expected ips to be a list"),
         (json!({ "ips": [{ "address": "10.0.0.1" }] }), "ADDRESS/LENGTH"),
         (json!({ "ips": [{ "address": "10.0.0.1/33" }] }), "ADDRESS/LENGTH"),
         (json!({ "ips": [{ "address": 7 }] }), "ADDRESS/LENGTH"),
@@ -192,7 +192,7 @@ async fn a_result_without_a_place_for_the_pod_is_none() {
             json!({ "ips": [{ "address": "10.0.0.1/8", "interface": 0 }], "interfaces": [{ "name": "br0" }] }),
             "no address",
         ),
-        (json!({ "ips": [{ "address": "10.0.0.1/8" }], "interfaces": {} }), "interfaces is no list"),
+        (json!({ "ips": [{ "address": "10.0.0.1/8" }], "interfaces": {} }), "expected interfaces to be a list"),
     ];
     for (result, why) in cases {
         let env = TestEnv::new();
@@ -207,7 +207,7 @@ async fn a_result_without_a_place_for_the_pod_is_none() {
 }
 
 #[tokio::test]
-async fn one_that_floods_its_output_is_killed() {
+async fn a_plugin_with_too_much_output_is_killed() {
     let env = TestEnv::new();
     let (error, output) = failed(&env, "yes | head -c 100000000; sleep 1000").await;
     assert!(matches!(plugin(&error), PluginError::Flood { .. }), "{output}");
@@ -218,15 +218,15 @@ async fn one_that_floods_its_output_is_killed() {
 }
 
 #[tokio::test]
-async fn one_that_dies_by_a_signal_is_told_with_the_name_of_the_signal() {
+async fn an_error_names_the_signal_that_killed_the_plugin() {
     let env = TestEnv::new();
     let (error, output) = failed(&env, "echo going >&2; kill -SEGV $$").await;
     assert!(matches!(plugin(&error), PluginError::Signal { .. }), "{output}");
-    assert!(output.contains("ended by SIGSEGV during ADD") && output.ends_with("going"), "{output}");
+    assert!(output.contains("killed by SIGSEGV during ADD") && output.ends_with("going"), "{output}");
 }
 
 #[tokio::test]
-async fn one_that_cannot_be_started_is_told_with_its_path() {
+async fn an_error_names_the_path_of_a_plugin_that_cannot_be_started() {
     let env = TestEnv::new();
     fs::write(env.path("bin/bridge"), "#!/nowhere/sh\n").unwrap();
     env.list(&[("bridge", json!({}))]);
@@ -236,7 +236,7 @@ async fn one_that_cannot_be_started_is_told_with_its_path() {
 }
 
 #[tokio::test]
-async fn one_that_reads_nothing_or_leaves_a_child_behind_is_no_trouble() {
+async fn a_plugin_may_ignore_its_input_or_leave_a_child() {
     let env = TestEnv::with_timeout(slow(Duration::from_secs(20)));
     let path = env.path("bin/bridge");
     // Its child keeps stdout open for longer than the deadline.
@@ -254,7 +254,7 @@ async fn one_that_reads_nothing_or_leaves_a_child_behind_is_no_trouble() {
 }
 
 #[tokio::test]
-async fn one_that_is_being_replaced_is_waited_for() {
+async fn a_plugin_that_is_being_replaced_is_retried() {
     let env = TestEnv::new();
     env.good("bridge");
     env.list(&[("bridge", json!({}))]);

@@ -15,7 +15,7 @@ fn new_list(test_env: &TestEnv, mark: u32) {
 }
 
 #[tokio::test]
-async fn plugins_say_whether_they_are_ready_and_are_not_asked_too_often() {
+async fn status_is_cached_for_a_few_seconds() {
     let test_env = TestEnv::new();
     test_env.good("first");
     test_env.good("second");
@@ -48,7 +48,7 @@ async fn plugins_say_whether_they_are_ready_and_are_not_asked_too_often() {
 }
 
 #[tokio::test]
-async fn old_plugins_are_ready_when_they_are_there() {
+async fn old_plugins_are_ready_if_they_are_installed() {
     let test_env = TestEnv::new();
     test_env.list(&[("first", json!({})), ("second", json!({}))]);
     test_env.good("first");
@@ -62,7 +62,7 @@ async fn old_plugins_are_ready_when_they_are_there() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_says_nothing_is_not_ready_and_holds_nobody_up_for_long() {
+async fn a_plugin_that_does_not_return_is_not_ready_after_a_few_seconds() {
     let test_env = TestEnv::with_timeout(slow(Duration::from_secs(2)));
     test_env.plugin("first", "[ $CNI_COMMAND != STATUS ] || sleep 1000");
     test_env.good("second");
@@ -77,14 +77,14 @@ async fn a_plugin_that_says_nothing_is_not_ready_and_holds_nobody_up_for_long() 
     let before = Instant::now();
     for ask in asks {
         let output = ask.await.unwrap().unwrap_err();
-        assert!(output.contains("STATUS had not ended"), "{output}");
+        assert!(output.contains("STATUS not complete"), "{output}");
     }
     assert!(before.elapsed() < slow(Duration::from_secs(8)), "one question answers all");
     assert_eq!(cni.deeds(), ["STATUS first"]);
 }
 
 #[tokio::test]
-async fn the_dead_are_detached_and_plugins_are_told_who_lives() {
+async fn gc_detaches_removed_pods_and_sends_the_others_to_plugins() {
     let mut test_env = TestEnv::new();
     test_env.good("first");
     test_env.good("second");
@@ -115,7 +115,7 @@ async fn the_dead_are_detached_and_plugins_are_told_who_lives() {
 }
 
 #[tokio::test]
-async fn networks_without_gc_have_their_dead_detached_all_the_same() {
+async fn removed_pods_are_detached_from_networks_without_gc() {
     for head in [json!({ "cniVersion": "1.0.0" }), json!({ "cniVersion": "1.1.0", "disableGC": true })] {
         let mut test_env = TestEnv::new();
         test_env.good("first");
@@ -131,7 +131,7 @@ async fn networks_without_gc_have_their_dead_detached_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_network_that_pods_are_still_in_is_cleared_up_after_its_file_is_gone() {
+async fn gc_runs_for_a_removed_configuration_with_attached_pods() {
     let mut test_env = TestEnv::new();
     test_env.good("first");
     test_env.good("second");
@@ -148,7 +148,7 @@ async fn a_network_that_pods_are_still_in_is_cleared_up_after_its_file_is_gone()
 }
 
 #[tokio::test]
-async fn what_could_not_be_cleared_up_is_told_and_tried_again() {
+async fn a_failed_gc_is_reported_and_repeated() {
     let mut test_env = TestEnv::new();
     test_env.good("first");
     test_env.good("second");
@@ -175,7 +175,7 @@ async fn what_could_not_be_cleared_up_is_told_and_tried_again() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_of_a_dead_pod_is_cleared_up_by_its_name() {
+async fn gc_detaches_a_pod_with_a_damaged_record_by_its_file_name() {
     let mut test_env = TestEnv::new();
     test_env.good("first");
     test_env.good("second");
@@ -200,7 +200,7 @@ fn slow_plugin(test_env: &TestEnv) {
 }
 
 #[tokio::test]
-async fn gc_waits_for_those_at_work_and_they_for_it() {
+async fn gc_excludes_other_verbs() {
     let test_env = TestEnv::new();
     slow_plugin(&test_env);
     let add = |id: &'static str, after: u64| {
@@ -229,7 +229,7 @@ async fn gc_waits_for_those_at_work_and_they_for_it() {
 }
 
 #[tokio::test]
-async fn verbs_for_one_pod_take_turns() {
+async fn verbs_for_one_pod_are_serialized() {
     let test_env = TestEnv::new();
     slow_plugin(&test_env);
     let add = async { test_env.cni.add(&pod("p1")).await.map(drop) };
@@ -246,7 +246,7 @@ async fn verbs_for_one_pod_take_turns() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_too_old_for_the_question_is_told_by_its_versions() {
+async fn a_plugin_too_old_for_status_is_detected_by_its_versions() {
     let test_env = TestEnv::new();
     // What Debian's answer to STATUS.
     let odd = r#"echo '{"code": 3, "msg": "missing containerID"}'; exit 1"#;
@@ -256,5 +256,5 @@ async fn a_plugin_that_is_too_old_for_the_question_is_told_by_its_versions() {
     new_list(&test_env, 1);
     let error = test_env.cni.status().await.unwrap_err();
     let NotReady::Plugin { source, .. } = &error else { panic!("{error}") };
-    assert!(matches!(&**source, PluginError::Tongue { .. }), "{}", words(&error));
+    assert!(matches!(&**source, PluginError::UnsupportedVersion { .. }), "{}", words(&error));
 }

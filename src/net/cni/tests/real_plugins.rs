@@ -136,7 +136,7 @@ fn mapped(id: &str, inside: &Namespace) -> Pod {
 
 #[test]
 #[ignore = "needs root"]
-fn debians_plugins_attach_check_and_detach_a_pod_and_nothing_stays() {
+fn the_plugins_of_debian_attach_check_and_detach_a_pod() {
     on_a_host(|| async {
         let test_env = node(&[V4], &[portmap(), ("loopback", json!({}))]);
         let inside = Namespace::new();
@@ -174,7 +174,7 @@ fn debians_plugins_attach_check_and_detach_a_pod_and_nothing_stays() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_place_that_somebody_broke_is_noticed_and_can_be_left() {
+fn check_detects_a_broken_attachment_that_del_can_remove() {
     on_a_host(|| async {
         let test_env = node(&[V4, V6], &[]);
         let inside = Namespace::new();
@@ -198,7 +198,7 @@ fn a_place_that_somebody_broke_is_noticed_and_can_be_left() {
 
 #[test]
 #[ignore = "needs root"]
-fn addresses_are_free_again_after_the_namespace_is_gone_with_the_daemon_and_the_file() {
+fn addresses_are_released_without_namespace_daemon_and_configuration() {
     on_a_host(|| async {
         let mut test_env = node(&[V4, V6], &[portmap()]);
         let inside = Namespace::new();
@@ -219,7 +219,7 @@ fn addresses_are_free_again_after_the_namespace_is_gone_with_the_daemon_and_the_
 
 #[test]
 #[ignore = "needs root"]
-fn a_failure_of_a_later_plugin_gives_back_what_the_bridge_took() {
+fn a_failure_of_a_later_plugin_removes_the_bridge_interface() {
     on_a_host(|| async {
         let test_env = node(&[V4, V6], &[portmap(), ("broken", json!({}))]);
         test_env.plugin("broken", "case $CNI_COMMAND in ADD) echo no luck >&2; exit 1 ;; VERSION) exit 1 ;; esac");
@@ -240,7 +240,7 @@ fn a_failure_of_a_later_plugin_gives_back_what_the_bridge_took() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_network_that_the_plugins_cannot_do_is_refused_in_their_words() {
+fn an_error_has_the_message_of_the_plugin() {
     on_a_host(|| async {
         let test_env = node(&[V4], &[]);
         let bridge = json!({ "bridge": "crisp-test0", "ipam": { "type": "host-local",

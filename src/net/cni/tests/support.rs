@@ -1,4 +1,4 @@
-//! A node for tests: directories of its own, and plugins that are shell scripts.
+//! A node for tests: temporary directories, and plugins that are shell scripts.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::attachment::Pod;
 use crate::cni::{Cni, Settings};
 
-/// What every plugin does first: it writes down what it was told. `$log` is where, `$me` its name.
+/// The beginning of every plugin: it records its input in `$log`. `$me` is its name.
 const PRELUDE: &str = r#"me=${0##*/}
 input=$(cat)
 echo "$CNI_COMMAND $me" >> "$log/calls"
@@ -98,7 +98,7 @@ impl TestEnv {
         self.conf("10-net.conflist", &list.to_string());
     }
 
-    /// A plugin that writes down what it is told and then runs `script`.
+    /// Creates a plugin that records its input and then runs `script`.
     pub(crate) fn plugin(&self, name: &str, script: &str) {
         let path = self.path("bin").join(name);
         let text = format!("#!/bin/sh\nlog={}\n{PRELUDE}{script}", self.path("log").display());
@@ -175,7 +175,7 @@ pub(crate) fn pod(id: &str) -> Pod {
     }
 }
 
-/// An error with its causes, as somebody reads it in the end.
+/// Returns an error with its sources.
 pub(crate) fn words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
