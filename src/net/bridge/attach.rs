@@ -41,7 +41,7 @@ pub enum AttachError {
     Enter { path: PathBuf, source: io::Error },
     #[error("preparing the network namespace")]
     Prepare(#[from] SysctlError),
-    #[error("connecting the pod to the bridge")]
+    #[error("creating the pod's interface")]
     Link(#[source] NetlinkError),
     #[error("setting up the pod's interface")]
     Inside(#[source] NetlinkError),

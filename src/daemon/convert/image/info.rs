@@ -1,4 +1,4 @@
-//! What a verbose ImageStatus tells of an image.
+//! The additional information of a verbose ImageStatus.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,26 @@ use ::image::{Digest, Image};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A larger document is not shown: clients take only so much in one message, and parsed it is many times its size.
+/// A larger document is omitted: clients limit the message size, and a parsed one uses far more
+/// memory.
 const DOCUMENT_MAX: usize = 512 << 10;
 
-/// `chainID` and `imageSpec` are what tools look for.
+/// Tools expect the keys `chainID` and `imageSpec`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ImageInfo<'a> {
-    /// Of all its layers together.
+    /// The chain id of all layers.
     #[serde(rename = "chainID")]
     chain_id: Option<&'a Digest>,
-    /// The image config as it came; null where it is too large to be shown, or gone.
+    /// The image config, unchanged; null if it is too large or was removed.
     image_spec: Option<Value>,
     labels: Option<BTreeMap<String, String>>,
     manifest_digest: Option<&'a Digest>,
-    /// Lowest first.
+    /// The lowest layer first.
     layers: Vec<LayerInfo<'a>>,
     repo_tags: &'a [String],
     repo_digests: &'a [String],
-    /// Disk space of its layers.
+    /// Disk usage of its layers.
     size: u64,
     pinned: bool,
 }
@@ -34,12 +35,12 @@ pub(crate) struct ImageInfo<'a> {
 struct LayerInfo<'a> {
     #[serde(rename = "chainID")]
     chain_id: &'a Digest,
-    /// Of the blob in the registry, which an imported docker archive has not.
+    /// The blob in the registry; imported docker archives have none.
     #[serde(flatten)]
     blob: Option<Blob>,
 }
 
-/// As a manifest describes it.
+/// A blob as described by a manifest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Blob {
@@ -54,7 +55,7 @@ struct Manifest {
     layers: Vec<Blob>,
 }
 
-/// `config` and `manifest` are the image's documents as they came.
+/// `config` and `manifest` are the image's documents, unchanged.
 pub(crate) fn info<'a>(
     image: &'a Image,
     pinned: bool,

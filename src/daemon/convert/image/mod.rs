@@ -1,4 +1,4 @@
-//! Images: their names and what is known of them.
+//! Converts images and requests about them.
 
 pub(crate) mod info;
 
@@ -11,8 +11,8 @@ use model::{ImageName, PodMeta};
 
 use super::{FieldPath, InvalidField, Warnings, pod, status};
 
-/// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
-/// that is longer than clients take.
+/// The longest user that is returned. Images are untrusted: a few users of megabytes would exceed
+/// the message limit of clients.
 const USERNAME_MAX: usize = 256;
 
 pub(super) fn required_name(
@@ -56,24 +56,24 @@ pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
     }
 }
 
-/// What PullImage asks for.
+/// The content of a PullImage request.
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) name: ImageName,
     pub(crate) request: PullRequest,
-    /// The pod that waits for it, where the caller says.
+    /// The pod that the image is for, if the client sends it.
     pub(crate) pod: Option<PodMeta>,
     pub(crate) warnings: Warnings,
 }
 
-/// The image that a request is about.
+/// Converts the image of a request.
 pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), InvalidField> {
     let mut warnings = Warnings::new();
     let name = required_name(FieldPath::top("image"), image, &mut warnings)?;
     Ok((name, warnings))
 }
 
-/// The one image that a list is to have; none, or one without a name: all.
+/// Converts the filter of a list: the name of one image, or none for all images.
 pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName>, Warnings), InvalidField> {
     let mut warnings = Warnings::new();
     let v1::ImageFilter { image } = asked.unwrap_or_default();
@@ -84,7 +84,7 @@ pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName
     Ok((Some(name), warnings))
 }
 
-/// `search` are the registries that a name without one is looked for in.
+/// `search` are the registries for a name without one.
 pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, InvalidField> {
     let v1::PullImageRequest { image, auth, sandbox_config } = request;
     let (name, mut warnings) = asked(image)?;
@@ -94,15 +94,16 @@ pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<P
         Some(auth) => login(FieldPath::top("auth"), auth, &name.image, &candidates, &mut warnings)?,
         None => None,
     };
-    // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
+    // Only the pod's name is used here, and some clients omit it; RunPodSandbox checks the rest.
     let at = FieldPath::top("sandbox_config");
     let metadata = sandbox_config.and_then(|config| config.metadata);
     let pod = metadata.map(|metadata| pod::meta(at.at("metadata"), Some(metadata))).transpose()?;
     Ok(Pull { name, request: PullRequest { candidates, credentials }, pod, warnings })
 }
 
-/// Returns the credentials, and the registry of a candidate that they are for: the one in `auth`, otherwise the one that
-/// clients look credentials up for, which is docker.io for a name without a registry.
+/// Returns the credentials and the registry among the candidates that they are for: the one in
+/// `auth`, otherwise the one that clients look up credentials for, docker.io for a name without a
+/// registry.
 fn login(
     at: FieldPath<'_>,
     auth: v1::AuthConfig,
@@ -125,7 +126,8 @@ fn login(
     }
 }
 
-/// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
+/// Returns the strongest credentials in `auth`. Errors and warnings must not contain any part of
+/// them.
 fn credentials(at: FieldPath<'_>, auth: v1::AuthConfig) -> Result<Option<Credentials>, InvalidField> {
     let v1::AuthConfig { username, password, auth, server_address: _, identity_token, registry_token } = auth;
     if !registry_token.is_empty() {
@@ -136,33 +138,33 @@ fn credentials(at: FieldPath<'_>, auth: v1::AuthConfig) -> Result<Option<Credent
     }
     if !auth.is_empty() {
         let pair = Credentials::from_docker_auth(&auth);
-        return pair.map(Some).ok_or_else(|| at.at("auth").invalid("is not base64 of username:password"));
+        return pair.map(Some).ok_or_else(|| at.at("auth").invalid("expected base64 of username:password"));
     }
     match (username.is_empty(), password.is_empty()) {
         (true, true) => Ok(None),
-        (true, false) => Err(at.at("username").invalid("empty, but there is a password")),
+        (true, false) => Err(at.at("username").invalid("empty, but password is set")),
         (false, _) => Ok(Some(Credentials::Basic { username, password })),
     }
 }
 
-/// Whether `server`, as docker's configuration files write it, is `registry`.
+/// Returns whether `server`, in the form of docker's configuration files, is `registry`.
 fn is_registry(server: &str, registry: &str) -> bool {
     let bare = server.trim_start_matches("https://").trim_start_matches("http://");
     let host = bare.split('/').next().unwrap_or(bare);
-    // As a name's registry it is brought to the same spelling.
+    // Parsing a name normalizes its registry.
     format!("{host}/x/y").parse::<Reference>().is_ok_and(|name| name.registry() == registry)
 }
 
-/// An image as lists and status show it; `pinned` are those that the operator wants kept.
+/// Converts an image for lists and status; `pinned` are the images that the configuration pins.
 pub fn to_wire(image: &Image, pinned: &PinnedImages) -> v1::Image {
     let Image { id, repo_tags, repo_digests, manifest: _, size, user: _, chain: _ } = image;
     v1::Image {
         id: id.to_string(),
         repo_tags: repo_tags.clone(),
         repo_digests: repo_digests.clone(),
-        // An image of nothing at all has a size too: 0 is no answer.
+        // CRI requires a size above 0, also for an empty image.
         size: (*size).max(1),
-        // The kubelet lets a number run that is not 0: one that is no user must not look like one.
+        // The kubelet accepts any uid but 0 for runAsNonRoot, so only a valid one is returned.
         uid: image.uid().map(|uid| v1::Int64Value { value: uid.into() }),
         username: image.username().chars().take(USERNAME_MAX).collect(),
         spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),

@@ -80,7 +80,7 @@ fn credentials_for_another_registry_are_not_used() {
 }
 
 #[test]
-fn credentials_for_a_name_without_a_registry_go_where_they_are_for() {
+fn credentials_for_a_name_without_a_registry_are_for_their_registry() {
     let used = |server: &str, search: &[&str]| {
         let search: Vec<String> = search.iter().map(|registry| (*registry).to_owned()).collect();
         let auth = v1::AuthConfig { server_address: server.into(), ..auth() };
@@ -109,10 +109,10 @@ fn bad_credentials_are_refused_without_showing_them() {
     };
     for bad in ["s3cret!", &BASE64_STANDARD.encode("s3cret"), &BASE64_STANDARD.encode([0xff])] {
         let said = only_auth(bad).unwrap_err().to_string();
-        assert_eq!(said, "auth.auth: is not base64 of username:password");
+        assert_eq!(said, "auth.auth: expected base64 of username:password");
     }
     let nameless = pull_with(|a| *a = v1::AuthConfig { password: "s3cret".into(), ..v1::AuthConfig::default() });
-    assert_eq!(nameless.unwrap_err().to_string(), "auth.username: empty, but there is a password");
+    assert_eq!(nameless.unwrap_err().to_string(), "auth.username: empty, but password is set");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_filter_is_checked_like_any_image() {
 }
 
 #[test]
-fn the_handler_that_an_image_is_for_is_told_on() {
+fn the_runtime_handler_of_an_image_is_converted() {
     let image = v1::ImageSpec { image: NAME.into(), runtime_handler: "other".into(), ..v1::ImageSpec::default() };
     let asked_for = pull(v1::PullImageRequest { image: Some(image.clone()), auth: None, sandbox_config: None });
     assert_eq!(asked_for.unwrap().name.handler, "other");
@@ -160,7 +160,7 @@ fn the_handler_that_an_image_is_for_is_told_on() {
 }
 
 #[test]
-fn the_pod_of_a_pull_is_checked_and_known() {
+fn the_pod_of_a_pull_is_checked_and_returned() {
     let with = |config| {
         let image = Some(v1::ImageSpec { image: NAME.into(), ..v1::ImageSpec::default() });
         pull(v1::PullImageRequest { image, auth: None, sandbox_config: config })
@@ -177,7 +177,7 @@ fn the_pod_of_a_pull_is_checked_and_known() {
 }
 
 #[test]
-fn padding_of_credentials_is_no_part_of_them() {
+fn padding_of_credentials_is_removed() {
     let padded = BASE64_STANDARD.encode("user:pass\0\0");
     for auth in [padded.clone(), format!("{padded}\0\0"), format!("{padded}\n")] {
         let given = pull_with(|a| *a = v1::AuthConfig { auth, ..v1::AuthConfig::default() });

@@ -1,8 +1,8 @@
-//! The networks of pods: what connects a pod, how it gets in, and how it gets out.
+//! Attaches pods to the CNI network or the built-in bridge, and detaches them.
 //!
-//! A pod that is to be disconnected is looked for in both kinds of network, whatever its record says: so whoever clears
-//! away after a crash needs to know nothing of it. CNI keeps on disk what it connected, and what it could not disconnect
-//! is tried again until it can.
+//! Detaching tries both kinds of network, whatever the pod's record says, so cleanup after a crash
+//! needs no record. CNI stores the pods that it attached on disk; a failed DEL is repeated until it
+//! succeeds.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,13 +23,13 @@ use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
-    #[error("connecting the pod by CNI")]
+    #[error("attaching the pod with CNI")]
     Cni(#[source] Box<cni::AddError>),
-    #[error("an address for the pod")]
+    #[error("allocating addresses for the pod")]
     Address(#[from] bridge::ReserveError),
     #[error(transparent)]
     HostPort(#[from] bridge::PortError),
-    #[error("connecting the pod to the bridge")]
+    #[error("attaching the pod to the bridge")]
     Bridge(#[source] Box<bridge::AttachError>),
 }
 
@@ -60,23 +60,23 @@ impl From<bridge::AttachError> for NetworkError {
     }
 }
 
-/// How often plugins are reported what is still in use.
+/// The interval of CNI's GC.
 const GC_EVERY: Duration = Duration::from_secs(3600);
 
-/// All that pods can be connected by.
+/// The networks for pods.
 #[derive(Debug)]
 pub(crate) struct Networks {
     mode: RwLock<NetworkMode>,
     cni: Arc<Cni>,
-    /// Where CNI keeps what it connected: on disk, since what plugins reserve outlives a reboot.
+    /// The records of CNI: on disk, since allocations of plugins survive a reboot.
     cache: PathBuf,
     bridge: Arc<Bridge>,
 }
 
-/// Whether pods can be connected.
+/// Whether pods can be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// By what, in words.
+    /// A sentence that names the network.
     Ready(String),
     NotReady {
         reason: &'static str,
@@ -91,7 +91,7 @@ impl Networks {
         Ok(Self { mode: RwLock::new(mode), cni, cache, bridge: Arc::new(Bridge::open(bridge)?) })
     }
 
-    /// Connects the pods to come as it says now. The bridge itself stays as it is: pods hang on it.
+    /// Applies new settings to the next pods. The bridge keeps its settings, since pods use it.
     pub(crate) fn set(&self, config: &NetworkConfig) {
         let NetworkConfig { mode, cni, bridge: _ } = config;
         self.cni.set(cni_settings(cni.clone(), &self.cache));
@@ -110,7 +110,7 @@ impl Networks {
         &self.bridge
     }
 
-    /// What connects the pods that come now.
+    /// Returns the kind of network for new pods.
     pub(crate) fn connection(&self) -> NetworkKind {
         match self.mode() {
             NetworkMode::Auto if self.cni.configured() => NetworkKind::Cni,
@@ -122,7 +122,7 @@ impl Networks {
 
     pub(crate) async fn readiness(&self) -> Readiness {
         match self.connection() {
-            // A kubelet that believed otherwise would make pods again and again, waiting for their addresses.
+            // As ready, the kubelet would create pods repeatedly and wait for their addresses.
             NetworkKind::None => Readiness::NotReady {
                 reason: "NetworkOff",
                 message: "network.mode is \"none\": pods have a loopback interface only".to_owned(),
@@ -140,7 +140,7 @@ impl Networks {
                 match blocking(move || bridge.set_up()).await {
                     Ok(warnings) => {
                         let warnings: String = warnings.iter().map(|warning| format!("; {warning}")).collect();
-                        Readiness::Ready(format!("pods are connected by crisp's own bridge{warnings}"))
+                        Readiness::Ready(format!("pods are connected by the built-in bridge{warnings}"))
                     }
                     Err(error) => Readiness::NotReady { reason: "BridgeNotReady", message: chain(&error) },
                 }
@@ -163,14 +163,14 @@ impl Networks {
             }
         };
         for warning in warnings {
-            tracing::warn!(warning, "the pod's network lacks something that was asked for");
+            tracing::warn!(warning, "a network feature of the pod is missing");
         }
         Ok((connection, ips))
     }
 }
 
 impl Runtime {
-    /// Connects a pod whose namespaces are there, and says how. One with the host's network is connected already.
+    /// Attaches a pod whose namespaces exist. Does nothing for a pod with the host's network.
     pub(crate) async fn connect(&self, pod: &net::Pod) -> Result<(NetworkKind, Vec<IpAddr>), NetworkError> {
         match pod.netns {
             Some(_) => self.networks.connect(pod.clone()).await,
@@ -178,42 +178,42 @@ impl Runtime {
         }
     }
 
-    /// Disconnects a pod, however it was connected. What CNI could not disconnect is tried again later, also by the next
-    /// daemon: a pod's end waits for no plugin that is broken.
+    /// Detaches a pod from all networks. A failed DEL of CNI is repeated later, also by the next
+    /// daemon, so that a broken plugin does not delay the stop of a pod.
     pub(crate) async fn disconnect(&self, id: &PodId) {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
-        // Nobody waits until the kernel has let go of the interface: nothing passes it any more.
+        // Does not wait for the removal of the interface: it is down already.
         if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
-            tracing::warn!(pod = %id, error = chain(&error), "the pod could not be taken off the bridge");
+            tracing::warn!(pod = %id, error = chain(&error), "detaching the pod from the bridge failed");
         }
         let cni = self.networks.cni();
         match cni.is_attached(id.as_str()).await {
             Ok(false) => {}
             Ok(true) => {
                 if let Err(error) = cni.del(&self.detach_target(id.as_str())).await {
-                    tracing::warn!(pod = %id, error = chain(&error), "CNI could not disconnect the pod; trying again later");
+                    tracing::warn!(pod = %id, error = chain(&error), "detaching the pod with CNI failed; trying again later");
                 }
             }
-            Err(error) => tracing::warn!(pod = %id, error = chain(&error), "what CNI did for the pod is not known"),
+            Err(error) => tracing::warn!(pod = %id, error = chain(&error), "reading the pod's CNI record failed"),
         }
     }
 
-    /// A pod that is to be disconnected: the rest of what is to be known of it was written down when it was connected.
+    /// Returns a pod to detach. All else is in the record of CNI.
     fn detach_target(&self, id: &str) -> net::Pod {
         let netns = Some(self.layout.pods().join(id).join("netns"));
         net::Pod { id: id.to_owned(), netns, ..net::Pod::default() }
     }
 
-    /// Takes up what living pods have of the networks, and takes away what dead ones left.
+    /// Restores the addresses and ports of running pods, and removes leftovers of others.
     pub(crate) async fn recover_networks(self: &Arc<Self>) {
         self.recover_pod_cidr();
         let (bridge, alive) = (Arc::clone(self.networks.bridge()), self.connected_by(NetworkKind::Bridge));
-        // Where it was never in use, it is perhaps another daemon's.
+        // If the bridge was never in use here, it may belong to another daemon.
         let in_use = !alive.is_empty() || matches!(self.networks.mode(), NetworkMode::Auto | NetworkMode::Bridge);
-        // From the beginning, not from the first pod on: whoever starts next is to see it.
+        // Before the first pod, so that another daemon detects it when it starts.
         let wanted = self.networks.connection() == NetworkKind::Bridge;
         let position = self.layout.state.join("bridge-position.json");
-        // It may have any of the interfaces.
+        // Any interface may belong to this pod.
         let spared = self.pods().into_iter().find(|pod| pod.state == PodState::Unreadable && pod.is_nameless());
         blocking(move || {
             if !in_use {
@@ -221,22 +221,22 @@ impl Runtime {
             }
             for pod in alive {
                 if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
-                    tracing::warn!(pod = %pod.id, error = chain(&error), "what the pod has of the network is not known");
+                    tracing::warn!(pod = %pod.id, error = chain(&error), "restoring the pod's addresses and ports failed");
                 }
             }
             if let Err(error) = bridge.resume(position) {
-                tracing::warn!(error = chain(&error), "where the last address of the pool was given out is not known");
+                tracing::warn!(error = chain(&error), "reading the position in the address pool failed");
             }
             if wanted && let Err(error) = bridge.acquire() {
-                return tracing::warn!(error = chain(&error), "pods cannot be connected by crisp's own bridge");
+                return tracing::warn!(error = chain(&error), "acquiring the built-in bridge failed");
             }
             if let Some(pod) = spared {
-                return tracing::warn!(pod = %pod.id, "whose interfaces are left is not known while this pod is there: all of them stay");
+                return tracing::warn!(pod = %pod.id, "kept all interfaces: those of a pod with an unreadable record are unknown");
             }
             match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
-                Ok((swept, _)) => tracing::info!(?swept, "removed what pods that are gone left of the network"),
-                Err(error) => tracing::warn!(error = chain(&error), "what pods that are gone left of the network stays"),
+                Ok((swept, _)) => tracing::info!(?swept, "removed interfaces of pods that no longer exist"),
+                Err(error) => tracing::warn!(error = chain(&error), "removing interfaces of pods that no longer exist failed"),
             }
         })
         .await;
@@ -253,16 +253,16 @@ impl Runtime {
         });
     }
 
-    /// Asks the plugins whether the pods that an earlier daemon connected still are.
+    /// Calls CHECK of the plugins for pods that an earlier daemon attached.
     async fn check_networks(&self) {
         for pod in self.connected_by(NetworkKind::Cni) {
             if let Err(error) = self.networks.cni().check(&self.detach_target(pod.id.as_str())).await {
-                tracing::info!(pod = %pod.id, error = chain(&error), "a plugin says that the pod's network is not as it was made");
+                tracing::info!(pod = %pod.id, error = chain(&error), "a CNI plugin reports that the pod's network has changed");
             }
         }
     }
 
-    /// Whether CNI still holds something for pods that are gone.
+    /// Returns whether CNI has records of pods that no longer exist.
     pub(crate) async fn has_garbage(&self) -> bool {
         let alive = self.alive();
         let cni = Arc::clone(self.networks.cni());
@@ -270,19 +270,20 @@ impl Runtime {
         held.iter().any(|pod| !alive.contains(pod))
     }
 
-    /// Has CNI disconnect what is left of pods that are gone, and tells the plugins which are not.
+    /// Detaches pods that no longer exist, and calls GC of the plugins.
     pub(crate) async fn collect_garbage(&self) {
         let alive: Vec<String> = self.alive().into_iter().collect();
         let cni::GcReport { detached, networks: _, failed } = self.networks.cni().gc(&alive).await;
         for pod in detached {
-            tracing::info!(pod, "CNI disconnected a pod that is gone");
+            tracing::info!(pod, "CNI detached a pod that no longer exists");
         }
         for failure in failed {
-            tracing::warn!(error = chain(&failure), "CNI still holds something for pods that are gone");
+            tracing::warn!(error = chain(&failure), "CNI garbage collection failed; trying again later");
         }
     }
 
-    /// All pods but those that are stopped. One that is still being made has a directory, and no record yet.
+    /// Returns all pods that are not stopped. A pod that is being created has a directory but no
+    /// record.
     fn alive(&self) -> BTreeSet<String> {
         let stopped = |id: &String| match self.pods.find(id) {
             Ok(Some(entry)) => entry.get().state == PodState::NotReady,
@@ -301,7 +302,7 @@ fn cni_settings(CniConfig { conf_dir, bin_dirs, timeout, template }: CniConfig, 
     cni::Settings { conf_dir, bin_dirs, cache_dir: cache.to_owned(), timeout, template }
 }
 
-/// What a network is reported of a pod. `netns` is none with the host's network.
+/// Returns the pod for a network. `netns` is `None` with the host's network.
 pub(crate) fn pod(id: &PodId, spec: &PodSpec, cgroup: &str, netns: Option<&Path>) -> net::Pod {
     let model::PodMeta { name, uid, namespace, attempt: _ } = spec.meta.clone();
     net::Pod {
