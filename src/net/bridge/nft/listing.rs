@@ -44,11 +44,13 @@ impl Table<'_> {
         let chains = socket.ask(batch)?;
         let dropping = chains.iter().filter_map(|reply| dropping(&reply.body)).collect();
         found.extend(chains);
-        let mut batch = Batch::new();
-        batch
-            .message(Operation::or("listing rules", &[libc::ENOENT]), message_kind(NFT_MSG_GETRULE), DUMP, &[0; 4])
-            .text(NFTA_RULE_TABLE, self.name);
-        found.extend(socket.ask(batch)?);
+        // With a table's name, the kernel lists the rules of one family only.
+        for family in [INET, BRIDGE] {
+            let mut batch = Batch::new();
+            message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), family, NFT_MSG_GETRULE, DUMP)
+                .text(NFTA_RULE_TABLE, self.name);
+            found.extend(socket.ask(batch)?);
+        }
         Ok(Listing {
             ruleset: Ruleset(found.iter().filter_map(|reply| canonical(reply, self.name)).collect()),
             dropping,
