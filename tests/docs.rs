@@ -399,3 +399,22 @@ fn the_graph_of_crates_has_only_existing_dependencies() {
     }
     assert!(edges > 20, "{edges}");
 }
+
+#[test]
+fn the_files_of_each_request_exist() {
+    let page = read("ARCHITECTURE.md");
+    let mut count = 0;
+    for row in section(&page, "## How a request flows").lines().filter(|line| line.starts_with("| ")) {
+        let files = row.split('|').nth(2).unwrap();
+        for file in code(files).filter(|file| file.contains('/') || file.contains('.')) {
+            let path = match file.strip_prefix('…') {
+                Some(rest) => format!("src/daemon/runtime/{rest}"),
+                None if file.starts_with("src/") => file.to_owned(),
+                None => format!("src/daemon/{file}"),
+            };
+            assert!(root().join(&path).exists(), "ARCHITECTURE.md: there is no {path}");
+            count += 1;
+        }
+    }
+    assert!(count > 30, "{count}");
+}
