@@ -20,13 +20,13 @@ use crate::limits::apply::{ApplyError, CurrentLimits};
 use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
 use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
 
-/// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
+/// A cgroup that may or may not exist yet. Cheap to clone; keeps only the files of its cache open.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     layout: Arc<Layout>,
     path: CgroupPath,
     kept: Option<Arc<FileCache>>,
-    /// What systemd calls it, where it is systemd's.
+    /// Its unit, if systemd manages it.
     unit: Option<(Arc<Systemd>, Unit)>,
 }
 
@@ -52,7 +52,7 @@ pub enum CgroupError {
     Write { path: PathBuf, value: String, source: io::Error },
     #[error("removing the cgroup directory {path}")]
     Remove { path: PathBuf, source: io::Error },
-    #[error("asking systemd for {unit}")]
+    #[error("requesting {unit} from systemd")]
     Systemd { unit: String, source: SystemdError },
     #[error("killing process {pid}")]
     Kill { pid: NonZeroU32, source: io::Error },
@@ -80,7 +80,7 @@ impl ErrorClass for CgroupError {
     }
 }
 
-/// How long `remove` waits for the kernel to let go of what has just died.
+/// How long `remove` waits until the kernel has released exited processes.
 pub(crate) const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Cgroup {
@@ -120,7 +120,7 @@ impl Cgroup {
         &self.layout
     }
 
-    /// Whether systemd has to be told of changes, which takes its time.
+    /// Whether changes must be sent to systemd, which takes milliseconds.
     pub fn uses_systemd(&self) -> bool {
         self.unit.is_some()
     }
@@ -147,13 +147,13 @@ impl Cgroup {
 
     /// Makes the cgroup in every tree, with the parents that are not there yet, ready to take processes and limits.
     ///
-    /// What is there already is used as it is. A failure takes back what was made.
+    /// Existing directories are used unchanged. A failure removes the created ones.
     pub fn create(&self) -> Result<CreatedCgroup, CgroupError> {
         let mut made = CreatedCgroup::default();
         match self.create_into(&mut made) {
             Ok(()) => Ok(made),
             Err(e) => {
-                // The first failure is the one to tell; directories without processes do not resist removal.
+                // Only the first failure is reported; directories without processes can be removed.
                 drop(made.undo());
                 Err(e)
             }
@@ -162,7 +162,7 @@ impl Cgroup {
 
     fn create_into(&self, made: &mut CreatedCgroup) -> Result<(), CgroupError> {
         if let Some((systemd, unit)) = &self.unit
-            && systemd.start(unit, self.layout.version()).map_err(|source| asking(unit, source))?
+            && systemd.start(unit, self.layout.version()).map_err(|source| request_error(unit, source))?
         {
             made.unit = self.unit.clone();
         }
@@ -193,7 +193,7 @@ impl Cgroup {
 
     /// On v2 each level has to hand its controllers on to the next.
     ///
-    /// One that cannot be handed on is no failure here: a limit that needs it will say so.
+    /// A controller that cannot be enabled is not an error here: a limit that needs it fails later.
     fn delegate(&self) -> Result<(), CgroupError> {
         let Some(root) = self.layout.unified() else { return Ok(()) };
         for (parent, _) in self.levels(root) {
@@ -230,16 +230,16 @@ impl Cgroup {
     pub fn remove(&self) -> Result<(), CgroupError> {
         self.thaw_all()?;
         if let Some((systemd, unit)) = &self.unit {
-            systemd.stop(unit).map_err(|source| asking(unit, source))?;
+            systemd.stop(unit).map_err(|source| request_error(unit, source))?;
         }
         let deadline = Instant::now() + REMOVE_WITHIN;
         self.dirs().try_for_each(|dir| remove_tree(&dir, deadline))
     }
 
-    /// Leaves a cgroup that belongs to somebody else, such as a pod's that the kubelet made.
+    /// Releases a cgroup of another owner, such as a pod's that the kubelet created.
     ///
     /// Owners of v1 cgroups do not know the v2 tree of a hybrid host: [`create`](Self::create) of a child made the
-    /// directory there, and nobody else would remove it. One that is still in use stays. systemd does know.
+    /// directory there, and no other process removes it. A directory in use stays. systemd removes its own.
     pub fn release_foreign(&self) -> Result<(), CgroupError> {
         if self.unit.is_some() {
             return Ok(());
@@ -256,7 +256,7 @@ impl Cgroup {
         self.dirs().map(|dir| dir.join("cgroup.procs")).collect()
     }
 
-    /// What a container in this cgroup is shown under `/sys/fs/cgroup`.
+    /// The content of `/sys/fs/cgroup` of a container in this cgroup.
     ///
     /// Empty on v2, where a cgroup namespace does it. The v2 tree of a hybrid host is not shown: programs would take
     /// the host for a v2 one.
@@ -278,7 +278,7 @@ impl Cgroup {
         apply::apply(self, patch)
     }
 
-    /// The limits in force, and where they are not what `settings` says was written.
+    /// Returns the active limits, and those that differ from the written values in `settings`.
     pub fn observe(&self, settings: &AppliedValues) -> Result<CurrentLimits, ApplyError> {
         apply::observe(self, settings)
     }
@@ -292,7 +292,7 @@ impl Cgroup {
         self.dir_of("memory").map(|dir| dir.join(file))
     }
 
-    /// How often the kernel has killed in this cgroup for lack of memory; `None` where nobody counts.
+    /// Returns the number of OOM kills in this cgroup; `None` if the kernel does not count them.
     pub fn oom_kills(&self) -> Option<u64> {
         let text = fs::read_to_string(self.oom_file()?).ok()?;
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
@@ -347,7 +347,7 @@ fn inherit_cpuset(levels: &[(PathBuf, PathBuf)], file: &str) -> Result<(), Cgrou
     Ok(())
 }
 
-pub(crate) fn asking(unit: &Unit, source: SystemdError) -> CgroupError {
+pub(crate) fn request_error(unit: &Unit, source: SystemdError) -> CgroupError {
     CgroupError::Systemd { unit: unit.name().to_owned(), source }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::cgroup::CgroupError;
 use crate::file_cache::FileCache;
 
-/// How often what is above a cgroup is made again because somebody removed it as empty.
+/// How often parents of a cgroup are created again because another process removed them while empty.
 const TRIES: u32 = 100;
 
 /// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
@@ -47,13 +47,13 @@ pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), CgroupErr
     remove_dir(dir, deadline)
 }
 
-/// Removes one directory, and waits until `deadline` for the kernel to let go of what has just died in it.
+/// Removes one directory, and waits until `deadline` until the kernel has released its exited processes.
 pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), CgroupError> {
     let mut pause = Duration::from_millis(1);
     loop {
         match fs::remove_dir(dir) {
             Ok(()) => return Ok(()),
-            // A file of the kernel's, or a path through one, is no cgroup either.
+            // A kernel file, or a path through one, is not a cgroup either.
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
                 thread::sleep(pause);
@@ -92,7 +92,7 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(dirs)
 }
 
-/// Whether an error says that there is no such cgroup: it has been removed, or a file of the kernel's is in its place.
+/// Whether an error means that the cgroup does not exist: it was removed, or the path is a kernel file.
 pub(crate) fn gone(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
 }
@@ -101,7 +101,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(|source| CgroupError::Read { path: path.to_owned(), source })
 }
 
-/// What a small file of the kernel's says. It makes such a file whole for each read, so what leaves room was all of it.
+/// Reads a small kernel file. The kernel writes it in one read(2), so a read that leaves room has all of it.
 pub(crate) fn read_once(path: &Path, kept: Option<&FileCache>) -> io::Result<String> {
     let mut room = [0; 4096];
     let read = match kept {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_above_may_be_removed_while_it_is_made() {
+    fn parents_can_be_removed_during_the_creation() {
         let top = tempfile::tempdir().unwrap();
         let (above, dir) = (top.path().join("a/b"), top.path().join("a/b/c"));
         let (done, removals) = (AtomicBool::new(false), AtomicU32::new(0));

@@ -1,14 +1,14 @@
-//! What the making of a cgroup made, to be taken back.
+//! Directories and units that the creation of a cgroup created, for removal after a failure.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cgroup::{CgroupError, REMOVE_WITHIN, asking};
+use crate::cgroup::{CgroupError, REMOVE_WITHIN, request_error};
 use crate::cgroupfs::remove_dir;
 use crate::systemd::{Systemd, Unit};
 
-/// What a [`Cgroup::create`](crate::Cgroup::create) had to make: a unit of systemd's, and directories, parents first.
+/// The systemd unit and directories that [`Cgroup::create`](crate::Cgroup::create) created, parents first.
 #[derive(Debug, Default)]
 #[must_use = "only this knows what to take back"]
 pub struct CreatedCgroup {
@@ -22,11 +22,11 @@ impl CreatedCgroup {
         self.unit.is_none() && self.dirs.is_empty()
     }
 
-    /// Removes what was made, and only that; goes on after a failure and tells the first.
+    /// Removes only what was created; continues after a failure and returns the first.
     pub fn undo(self) -> Result<(), CgroupError> {
         let mut outcome = Ok(());
         if let Some((systemd, unit)) = &self.unit {
-            outcome = systemd.stop(unit).map_err(|source| asking(unit, source));
+            outcome = systemd.stop(unit).map_err(|source| request_error(unit, source));
         }
         let deadline = Instant::now() + REMOVE_WITHIN;
         for dir in self.dirs.iter().rev() {

@@ -11,8 +11,8 @@ use crate::cgroup::Cgroup;
 use crate::cgroupfs::LINKS_OF_A_LEAF;
 use crate::created_cgroup::CreatedCgroup;
 
-/// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
-/// somebody else's, with the limits that it may have.
+/// Parent directories that the creation of cgroups created, for later removal. Directories that
+/// existed before belong to another owner, which may have set limits.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CreatedParents(Vec<Dir>);
@@ -20,7 +20,7 @@ pub struct CreatedParents(Vec<Dir>);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Dir {
     path: PathBuf,
-    /// Tells it from one that came in its place.
+    /// Distinguishes it from a later directory at the same path.
     inode: u64,
 }
 
@@ -40,7 +40,7 @@ impl CreatedParents {
 
     /// Removes what nothing is in. Whether that was any of it.
     ///
-    /// Who makes something below one of them at the same time makes it again.
+    /// A concurrent creation below one of them creates it again.
     pub fn remove_empty(&mut self) -> bool {
         let before = self.0.len();
         self.0.retain(Dir::stays);
@@ -53,7 +53,7 @@ impl Dir {
     fn stays(&self) -> bool {
         match fs::symlink_metadata(&self.path) {
             Ok(now) if now.ino() != self.inode => false,
-            // A link for each directory in it: this look waits for nobody in the kernel.
+            // A link for each directory in it: stat(2) takes no lock of the cgroup file system.
             Ok(now) if now.nlink() > LINKS_OF_A_LEAF => true,
             Ok(_) => fs::remove_dir(&self.path).is_err_and(|e| e.kind() != io::ErrorKind::NotFound),
             Err(e) => e.kind() != io::ErrorKind::NotFound,

@@ -1,11 +1,11 @@
-//! Who makes cgroups, and how they are called then.
+//! The two cgroup drivers, and the names of their cgroups.
 
 use std::sync::Arc;
 
 use crate::systemd::{self, Systemd};
 use model::{CgroupPath, InvalidCgroupPath};
 
-/// Who makes cgroups: crisp itself, in the file system, or systemd on its behalf.
+/// The creator of cgroups: crisp itself, in the file system, or systemd on its behalf.
 #[derive(Debug, Clone, Default)]
 pub enum Driver {
     #[default]
@@ -22,7 +22,7 @@ impl Driver {
         }
     }
 
-    /// The cgroup of a pod of ours, below `parent`.
+    /// Returns the cgroup of a pod below `parent`.
     pub fn pod(&self, parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => parent.join(&format!("pod{id}")),

@@ -41,7 +41,7 @@ struct State {
     fault: Option<(usize, Errno)>,
     log: Vec<(Knob, String)>,
     oom_kills: u64,
-    /// What the pretended systemd was told, unless it does not listen.
+    /// Properties that the fake systemd received; `None` if it fails.
     known: Values,
     deaf: bool,
 }
@@ -150,12 +150,12 @@ impl FakeCgroup {
         self.state.borrow().log.clone()
     }
 
-    /// What the pretended systemd was told.
+    /// Properties that the fake systemd received.
     pub fn known(&self) -> Values {
         self.state.borrow().known.clone()
     }
 
-    /// A systemd that cannot be told anything from now on.
+    /// Makes the fake systemd fail from now on.
     pub fn ignore_writes(&self) {
         self.state.borrow_mut().deaf = true;
     }
@@ -224,7 +224,7 @@ impl CgroupFs for FakeCgroup {
 }
 
 impl State {
-    /// What the kernel counts rather than keeps.
+    /// Files with counters of the kernel.
     fn synced(&self, version: Version, file: &str) -> Option<String> {
         if self.files.is_empty() {
             return None;
@@ -252,7 +252,7 @@ impl State {
         self.anon + self.cache <= limit
     }
 
-    /// What the kernel makes of a value, or its refusal.
+    /// Returns a written value in the kernel's form, or its error.
     fn take(&mut self, file: &str, value: &str) -> Result<String, Errno> {
         match file {
             "cpu.cfs_quota_us" => self.take_quota(value),

@@ -1,9 +1,10 @@
 //! How long a process takes to move from one cgroup to another.
 //!
-//! Since fork and exit happen far more often than moves, the kernel makes those cheap: the first move after a quiet moment
-//! waits until all processors have passed a point of rest, which takes some ten milliseconds, and every container begins
-//! with a move. The mount option `favordynmods` takes that wait away for the whole kernel. Before 6.18 every fork and exit
-//! pays for it, and only while the mount lasts; from 6.18 on nobody does, and it lasts until the next boot.
+//! Since fork and exit happen far more often than moves, the kernel makes those cheap: the first
+//! move after a quiet moment waits until all processors have passed a point of rest, which takes
+//! some ten milliseconds, and every container begins with a move. The mount option `favordynmods`
+//! takes that wait away for the whole kernel. Before 6.18 every fork and exit pays for it, and only
+//! while the mount lasts; from 6.18 on none does, and the option lasts until the next boot.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 /// A hierarchy without controllers, for the sake of its option alone.
 const OPTIONS: &std::ffi::CStr = c"none,name=crisp-moves,favordynmods";
 
-/// Whether a kernel of this release moves processes fast at nobody's cost, once it is told to.
+/// Whether a kernel of this release supports the option without a cost for fork and exit.
 #[must_use]
 pub fn favordynmods_is_free(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
@@ -21,7 +22,7 @@ pub fn favordynmods_is_free(release: &str) -> bool {
     version >= (6, 18)
 }
 
-/// Tells the kernel to move processes fast, until the next boot. `dir` is made for the moment it takes.
+/// Enables fast moves of processes in the kernel until the next boot. `dir` exists only during the call.
 pub fn enable_favordynmods(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let mounted = mount("crisp-moves", dir, "cgroup", MountFlags::empty(), Some(OPTIONS));
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn telling_the_kernel_leaves_no_mount_and_can_be_repeated() {
+    fn enabling_fast_moves_leaves_no_mount_and_can_be_repeated() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("moves");
         for _ in 0..2 {

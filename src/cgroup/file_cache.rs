@@ -1,6 +1,6 @@
-//! Files of a cgroup that stay open between two looks: opening one takes several times as long as reading it.
+//! Files of a cgroup that stay open between reads: opening one takes several times as long as reading it.
 //!
-//! A cgroup that is removed takes no notice of them: whoever reads on learns that it is gone.
+//! They do not prevent the removal of the cgroup: a later read fails with ENODEV.
 
 use std::fs::File;
 use std::io;
@@ -56,7 +56,7 @@ impl FileCache {
         OPEN.fetch_sub(before - files.len(), Ordering::Relaxed);
     }
 
-    /// Lets go of all of them.
+    /// Closes all of them.
     pub fn close(&self) {
         let files = std::mem::take(&mut *self.0.lock());
         OPEN.fetch_sub(files.len(), Ordering::Relaxed);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_file_tells_what_it_holds_now_until_it_is_let_go() {
+    fn a_cached_file_has_its_current_content_until_it_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memory.max");
         let kept = FileCache::default();

@@ -26,7 +26,7 @@ pub struct Hierarchy {
     pub mount: PathBuf,
 }
 
-/// What a v1 tree is for.
+/// The purpose of a v1 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HierarchyKind {
     /// One controller, or several mounted together, in the kernel's order.
@@ -42,7 +42,7 @@ pub enum Version {
     V2,
 }
 
-/// Why the layout of this host could not be told.
+/// The layout of this host could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
     #[error("reading {path}")]
@@ -60,7 +60,7 @@ impl model::ErrorClass for DetectError {
 }
 
 impl Layout {
-    /// Looks at what is mounted here and now.
+    /// Reads the current mounts.
     pub fn detect() -> Result<Self, DetectError> {
         let mountinfo = fs::read(MOUNTINFO).map_err(|source| DetectError::Read { path: MOUNTINFO, source })?;
         // A kernel without any v1 support may lack this file: then no mount can name a v1 controller either.
@@ -72,12 +72,14 @@ impl Layout {
         Self::parse(&mountinfo, &cgroups).ok_or(DetectError::NotMounted)
     }
 
-    /// Reads the layout from the text of `/proc/self/mountinfo` and `/proc/cgroups`, or `None` where there is no cgroup mount.
+    /// Reads the layout from the text of `/proc/self/mountinfo` and `/proc/cgroups`, or `None`
+    /// where there is no cgroup mount.
     pub fn parse(mountinfo: &[u8], cgroups: &str) -> Option<Self> {
         let known: Vec<&str> =
             cgroups.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split_whitespace().next()).collect();
         let mut mounts: Vec<Mount> = mountinfo.split(|b| *b == b'\n').filter_map(Mount::parse).collect();
-        // The same tree may be mounted again elsewhere, for instance inside a container's root: whole trees at the usual place first.
+        // The same tree may be mounted again elsewhere, for instance inside a container's root:
+        // whole trees at the usual place first.
         mounts.sort_by_key(|m| (m.root != b"/", !m.point.starts_with("/sys/fs/cgroup")));
 
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cgroup_mount_is_no_layout() {
+    fn a_host_without_cgroup_mounts_has_no_layout() {
         assert_eq!(Layout::parse(b"22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\ngarbage\n", KNOWN), None);
     }
 

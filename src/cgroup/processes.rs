@@ -1,4 +1,4 @@
-//! The processes in a cgroup and in those below it: who they are, stopping, resuming and ending them.
+//! The processes in a cgroup and in those below it: lists, freezes, thaws and kills them.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -19,7 +19,8 @@ const FREEZE_BEFORE_KILL: Duration = Duration::from_millis(50);
 impl Cgroup {
     /// Every process in this cgroup and below it, in whichever tree.
     ///
-    /// A process that is only half in, because it joins one tree after the other, counts too. None where the cgroup is gone.
+    /// A process that is only half in, because it joins one tree after the other, counts too. None
+    /// where the cgroup is gone.
     pub fn procs(&self) -> Result<BTreeSet<NonZeroU32>, CgroupError> {
         let mut pids = BTreeSet::new();
         self.dirs().try_for_each(|dir| collect(&dir, &mut pids))?;
@@ -58,7 +59,7 @@ impl Cgroup {
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
-        // Nobody is left, but a cgroup that stays frozen would hold fast whoever comes next.
+        // No process is left, but a cgroup that stays frozen would freeze processes that join later.
         self.thaw_all()
     }
 
@@ -71,7 +72,7 @@ impl Cgroup {
                 Err(CgroupError::Write { source, .. }) if gone(&source) => {}
                 outcome => outcome?,
             }
-            // There nearly all are: who is not gets his turn in the next round, and what is frozen takes longer to die.
+            // Nearly all processes are frozen then: the next round freezes the others, and frozen ones exit later.
             if self.layout().version() == Version::V2 || round == 0 {
                 return self.thaw_all();
             }
@@ -108,7 +109,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Who freezes himself never gets to thaw.
+    /// A process that freezes its own cgroup could never thaw it.
     fn refuse_own(&self, found: &BTreeSet<NonZeroU32>) -> Result<(), CgroupError> {
         let own = found.iter().any(|pid| pid.get() == std::process::id());
         if own { Err(CgroupError::Own(self.path().clone())) } else { Ok(()) }

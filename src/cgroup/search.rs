@@ -6,12 +6,13 @@ use crate::cgroupfs::children;
 use crate::layout::Layout;
 use model::CgroupPath;
 
-/// The most cgroups that are looked at in one tree: a container may have as many of its own as it likes.
+/// The most cgroups that are read in one hierarchy: a container may create any number.
 const SEEN_MAX: usize = 100_000;
 
 impl Layout {
-    /// Every cgroup that has `id` in its name, as those have that crisp makes for the pod or container of that id, in any tree.
-    /// Those below such a cgroup are not among them. Takes a look at every cgroup of the host.
+    /// Every cgroup that has `id` in its name, as those have that crisp makes for the pod or
+    /// container of that id, in any tree. Those below such a cgroup are not among them. Reads every
+    /// cgroup of the host.
     pub fn find(&self, id: &str) -> Vec<CgroupPath> {
         let mut found = BTreeSet::new();
         for mount in self.mounts() {
@@ -22,7 +23,7 @@ impl Layout {
                 && seen < SEEN_MAX
             {
                 seen += 1;
-                // One that goes away meanwhile is none of those.
+                // It may be removed meanwhile.
                 for child in children(&dir).unwrap_or_default() {
                     let named = child.file_name().is_some_and(|name| name.to_string_lossy().contains(id));
                     match child.strip_prefix(mount) {

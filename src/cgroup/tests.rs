@@ -1,4 +1,4 @@
-//! What a cgroup does on the real kernel, whichever version this host has.
+//! Cgroups on the real kernel, with the version of this host.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::{Access, Cgroup, CgroupError, DeviceKind, DeviceRule, Layout, Version
 /// Emulated machines are slow: nothing should wait for this long elsewhere.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cgroup of our own at the top of each tree, gone at the end of the test however it ends.
+/// A cgroup of the test at the top of each hierarchy, removed at the end of the test also if it fails.
 pub(crate) struct Throwaway {
     pub(crate) group: Cgroup,
 }
@@ -252,7 +252,7 @@ impl Nodes {
         Self(dir)
     }
 
-    /// Makes a node from within `group` and tells whether that worked and whether it then could be opened.
+    /// Creates a node from within `group`, and returns whether that succeeded and whether it could be opened.
     fn make_and_open(&self, group: &Cgroup, kind: &str, major: u32, minor: u32) -> (bool, bool) {
         let node = self.0.join(format!("{kind}{major}-{minor}"));
         let node = node.display();
@@ -322,7 +322,7 @@ fn on_v1_a_process_is_in_every_tree_and_sees_one_directory_each() {
     let seen = String::from_utf8(seen.stdout).unwrap();
     let path = top.group.path().as_str();
     assert!(seen.lines().count() > hierarchies.len());
-    // Without a v2 mount there is no way into that tree, and everybody is at its top.
+    // Without a v2 mount that hierarchy cannot be reached, and every process is at its root.
     let joined = |line: &str| line.ends_with(path) || (unified.is_none() && line == "0::/");
     assert!(seen.lines().all(joined), "{seen}");
 }
@@ -344,7 +344,7 @@ fn leaving_a_pod_that_others_own_removes_only_the_tree_they_do_not_know() {
 
 #[test]
 #[ignore = "needs root"]
-fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
+fn lowering_memory_below_unreclaimable_usage_fails_and_kills_no_process() {
     let top = Throwaway::new();
     let limit = |mib: u64| {
         let limit = Some(MemoryLimit::Bytes(Bytes(mib << 20)));
@@ -367,7 +367,7 @@ fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
     assert_eq!(child.0.wait().unwrap().code(), Some(3), "it lived on");
 }
 
-/// Large files that were built with this program, which nobody has in memory any more.
+/// Large files that were built with this program, which are not in the page cache.
 fn cold_files(bytes: u64) -> Vec<PathBuf> {
     let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let files = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path());
@@ -416,7 +416,7 @@ fn page_cache_gives_way_to_a_lower_limit() {
 
 #[test]
 #[ignore = "needs root"]
-fn nobody_freezes_or_kills_the_cgroup_he_is_in() {
+fn a_process_does_not_freeze_or_kill_its_own_cgroup() {
     // In a process of its own: the one of the tests must not move.
     let name = "CRISP_TEST_JOIN_AND_KILL";
     if std::env::var_os(name).is_some() {
@@ -427,7 +427,7 @@ fn nobody_freezes_or_kills_the_cgroup_he_is_in() {
         return;
     }
     let top = Throwaway::new();
-    let test = "tests::nobody_freezes_or_kills_the_cgroup_he_is_in";
+    let test = "tests::a_process_does_not_freeze_or_kill_its_own_cgroup";
     let program = std::env::current_exe().unwrap();
     let script = format!("exec {} --include-ignored --exact {test}", program.display());
     let output = top.shell(&script).env(name, top.group.path().as_str()).output().unwrap();

@@ -1,6 +1,7 @@
 //! The program that answers for cgroup v2 whether a device node may be used.
 //!
-//! The kernel runs it at each open and mknod with three numbers: kind and access in one, major, minor. 1 allows, 0 denies.
+//! The kernel runs it at each open and mknod with three numbers: kind and access in one, major,
+//! minor. 1 allows, 0 denies.
 
 use sys::bpf::Instruction;
 
@@ -126,9 +127,9 @@ fn block(exception: &DeviceRule) -> Vec<Op> {
         block.push(Op::Copy { to: SCRATCH, from: ACCESS });
         block.push(Op::And { to: SCRATCH, value: u32::from(exception.access.bits()) });
         block.push(match exception.verdict {
-            // Allowed only if nothing is asked for beyond what the rule gives.
+            // Allowed only if the rule allows all requested accesses.
             Verdict::Allow => Op::SkipUnlessSame { a: SCRATCH, b: ACCESS, skip: 0 },
-            // Denied as soon as anything is asked for that the rule takes.
+            // Denied if the rule denies one of the requested accesses.
             Verdict::Deny => Op::SkipIf { register: SCRATCH, value: 0, skip: 0 },
         });
     }

@@ -1,6 +1,6 @@
 //! Which device nodes the processes of a cgroup may open and make.
 //!
-//! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `bpf`).
+//! v1 keeps a list in the kernel; v2 runs an eBPF program at each access (see `ebpf`).
 
 mod ebpf;
 
@@ -27,7 +27,7 @@ pub struct DeviceRule {
     pub access: Access,
 }
 
-/// What a rule says about the accesses it matches.
+/// The effect of a rule on the accesses that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Allow,
@@ -42,7 +42,7 @@ pub enum DeviceKind {
     Block,
 }
 
-/// What is done with a node: any of read, write and mknod.
+/// Accesses to a device: any of read, write and mknod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access(u8);
 
@@ -117,7 +117,7 @@ impl fmt::Display for DeviceRule {
     }
 }
 
-/// What every container may use: making nodes, and the harmless ones that programs expect.
+/// Rules of every container: creating nodes, and access to the harmless devices that programs expect.
 pub fn default_rules() -> Vec<DeviceRule> {
     use DeviceKind::{Block, Char};
     let node = |major, minor| DeviceRule::allow(Char, Some(major), minor, Access::ALL);
@@ -150,7 +150,7 @@ pub enum DeviceError {
     NoController,
     #[error("writing {value:?} to {path}")]
     Write { path: PathBuf, value: String, source: io::Error },
-    #[error("telling systemd which devices may be used")]
+    #[error("setting the allowed devices in systemd")]
     Systemd(#[from] SystemdError),
     #[error("{doing} for {path}")]
     Program { doing: &'static str, path: PathBuf, source: io::Error },
@@ -166,7 +166,8 @@ impl ErrorClass for DeviceError {
     }
 }
 
-/// Rules boiled down to what both kernels can hold: one answer for everything, and exceptions that are all the opposite.
+/// Rules boiled down to what both kernels can hold: one answer for everything, and exceptions that
+/// are all the opposite.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) otherwise: Verdict,
@@ -319,6 +320,6 @@ mod tests {
         assert_eq!(policy.exceptions, [rule(allow, char, 1, 3, "rw")]);
         let wide = DeviceRule::allow(char, Some(1), None, Access::ALL);
         assert!(matches!(Policy::new(&[wide, rule(deny, char, 1, 3, "w")]), Err(DeviceError::Partial(_))));
-        assert!(Policy::new(&[wide, rule(deny, char, 2, 3, "w")]).is_ok(), "what is denied anyway may be denied");
+        assert!(Policy::new(&[wide, rule(deny, char, 2, 3, "w")]).is_ok(), "a redundant denial is accepted");
     }
 }

@@ -1,8 +1,8 @@
 //! Limits that fit under those above.
 //!
-//! cgroup v1 refuses a CPU quota that is more than the one above allows; v2 takes it, and the smaller one counts. A kubelet that
-//! makes a container while its pod is being raised writes the pod's after the container's, and one that were refused would
-//! never come to that.
+//! cgroup v1 refuses a CPU quota that is more than the one above allows; v2 takes it, and the
+//! smaller one counts. A kubelet that makes a container while its pod is being raised writes the
+//! pod's after the container's, and one that were refused would never come to that.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use crate::cgroupfs::read_once;
 use crate::layout::Version;
 use crate::limits::knob::Knob;
 
-/// The kernel's own, where no other is asked for.
+/// The kernel's default, if no other is requested.
 const PERIOD: u64 = 100_000;
 
 impl Cgroup {
-    /// The limits that a new cgroup can have under those above it, and whether they are less than `asked`: on v1 a CPU quota
-    /// is held at what is allowed there.
+    /// The limits that a new cgroup can have under those above it, and whether they are less than
+    /// `asked`: on v1 a CPU quota is held at what is allowed there.
     pub fn clamp_to_ancestors(&self, asked: &LimitsPatch) -> (LimitsPatch, bool) {
         let mut patch = asked.clone();
         let (Version::V1, Some(CpuQuota::Micros(quota))) = (self.layout().version(), asked.cpu_quota) else {
@@ -34,8 +34,8 @@ impl Cgroup {
     }
 }
 
-/// Quota and period of a directory, none where there is no quota. Ends at the first that is no cgroup, or the top of the tree,
-/// which has no quota to set.
+/// Returns quota and period of a directory; the inner `None` means unlimited. `None` for the root
+/// and for directories that are not cgroups, which have no quota.
 fn bandwidth(dir: &Path) -> Option<Option<(u64, u64)>> {
     let read = |knob: Knob| read_once(&dir.join(knob.file()), None).ok()?.trim().parse::<i64>().ok();
     let (quota, period) = (read(Knob::CFS_QUOTA)?, read(Knob::CFS_PERIOD)?);

@@ -9,8 +9,8 @@ use crate::cgroup::Cgroup;
 use crate::limits::knob::{CgroupFs as _, Knob};
 
 impl Cgroup {
-    /// `asked` with the limit of memory for memory and swap together, where neither it nor `had`, which is what was asked for
-    /// before, says anything of swap. As it is on hosts that do not count swap.
+    /// Returns `asked` with its memory limit as the limit of memory and swap, if neither it nor
+    /// `had`, the earlier requests, sets swap. Unchanged on hosts without swap accounting.
     pub fn without_unasked_swap(&self, had: &LimitsPatch, asked: &LimitsPatch) -> LimitsPatch {
         let mut limits = asked.clone();
         if let Some(limit) = unasked_swap(had, asked)
@@ -22,7 +22,7 @@ impl Cgroup {
     }
 }
 
-/// The limit for memory and swap together that follows from that of memory; none where it is another's to say.
+/// Returns the limit of memory and swap that follows from that of memory; `None` if a request sets swap.
 fn unasked_swap(had: &LimitsPatch, asked: &LimitsPatch) -> Option<MemoryLimit> {
     let names_swap = |limits: &LimitsPatch| {
         limits.memory_swap.is_some() || limits.unified.keys().any(|key| key.as_str() == Knob::SWAP_MAX.file())
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_the_client_names_stays_as_it_says() {
+    fn swap_that_the_client_sets_is_kept() {
         let mut raw = limits(Some(bytes(7)), None);
         raw.unified.insert(UnifiedKey::new("memory.swap.max").unwrap(), "4096".to_owned());
         let both = limits(Some(bytes(7)), Some(bytes(9)));

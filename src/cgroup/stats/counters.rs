@@ -1,4 +1,4 @@
-//! All that the kernel counts for a cgroup, for those who want every number.
+//! All counters of the kernel for a cgroup.
 
 use model::metrics::{DeviceIo, GroupCounters, HugePageUsage};
 
@@ -9,7 +9,8 @@ use crate::layout::Version;
 use crate::limits::knob::CgroupFs as _;
 
 impl Cgroup {
-    /// What [`usage`](Cgroup::usage) tells and all other counters, each file read once; `None` where the cgroup is gone.
+    /// Returns [`usage`](Cgroup::usage) and all other counters, each file read once; `None` if the
+    /// cgroup does not exist.
     pub fn counters(&self, scratch: &mut ReadBuffer) -> Result<Option<GroupCounters>, ReadError> {
         let Some(Sample { usage, mut cpu, mut memory }) = self.look(scratch)? else { return Ok(None) };
         let io: Vec<DeviceIo> = match self.layout().version() {

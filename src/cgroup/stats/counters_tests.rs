@@ -112,7 +112,7 @@ fn v2_counts_beyond_the_usage() {
 }
 
 #[test]
-fn what_no_file_counts_is_absent() {
+fn counters_without_a_file_are_absent() {
     for host in [Host::v1(&[]), Host::v2(&[])] {
         let GroupCounters { usage: _, cpu, memory, io, huge_pages, tasks, tasks_max } = host.counters();
         assert_eq!((cpu, memory), (CpuCounters::default(), MemoryCounters::default()));

@@ -37,7 +37,7 @@ pub struct ReadBuffer {
 
 /// More than any file here has, so that one read is enough.
 const ROOM: usize = 8 << 10;
-/// A file that goes on beyond this is none of those.
+/// Files of the kernel that are read here are shorter.
 const ROOM_MAX: usize = 1 << 20;
 
 impl Default for ReadBuffer {
@@ -52,7 +52,7 @@ impl ReadBuffer {
         self.kept = kept.cloned();
     }
 
-    /// What the file says; `None` where there is no such file, or nothing behind it any more.
+    /// Returns the content of the file; `None` if the file or its cgroup does not exist.
     pub(super) fn text(&mut self, dir: &Path, file: &str) -> Result<Option<&str>, ReadError> {
         let path = dir.join(file);
         match self.fill(&path) {
@@ -92,7 +92,7 @@ impl ReadBuffer {
     }
 }
 
-/// No file, no cgroup behind it any more, or a kernel that was told not to count this.
+/// No such file, a removed cgroup, or a kernel with this counter disabled.
 fn absent(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::OPNOTSUPP))
 }

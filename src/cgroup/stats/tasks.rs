@@ -1,4 +1,4 @@
-//! Who is in a cgroup, for those who only count them.
+//! The number of processes and threads in a cgroup.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use crate::cgroupfs::{children, gone};
 impl Cgroup {
     /// The processes in this cgroup and below it as one tree has them: all but those that are just joining.
     ///
-    /// Much cheaper than [`procs`](Cgroup::procs), which looks into every tree.
+    /// Much cheaper than [`procs`](Cgroup::procs), which reads every hierarchy.
     pub fn members(&self) -> Result<Vec<NonZeroU32>, CgroupError> {
         let mut members = Vec::new();
         if let Some(dir) = self.dir_of("memory").or_else(|| self.unified_dir()) {

@@ -152,7 +152,7 @@ fn v2_files_are_read() {
 }
 
 #[test]
-fn without_a_limit_nothing_is_said_to_be_available() {
+fn available_memory_is_absent_without_a_limit() {
     let v1 = Host::v1(&[
         ("memory.usage_in_bytes", "8192\n"),
         ("memory.stat", &V1_STAT.replace("limit 67108864", "limit 9223372036854771712")),
@@ -176,7 +176,8 @@ fn without_a_limit_nothing_is_said_to_be_available() {
 
 #[test]
 fn no_number_falls_below_zero() {
-    // Read one after the other while they change, files can contradict each other; a lowered limit can be below the usage.
+    // Read one after the other while they change, files can contradict each other; a lowered limit
+    // can be below the usage.
     let v1 = Host::v1(&[
         ("memory.usage_in_bytes", "4096\n"),
         ("memory.stat", V1_STAT),
@@ -199,7 +200,7 @@ fn no_number_falls_below_zero() {
 }
 
 #[test]
-fn what_has_no_file_is_absent_and_the_rest_is_told() {
+fn values_without_a_file_are_absent_and_others_reported() {
     let host = Host::v1(&[("memory.usage_in_bytes", "4096\n")]);
     let usage = host.usage();
     assert_eq!((usage.cpu, usage.swap, usage.cpu_pressure), (None, None, None));
@@ -246,7 +247,7 @@ fn garbage_is_absent_and_never_a_wrong_number() {
 }
 
 #[test]
-fn pressure_is_told_in_nanoseconds() {
+fn pressure_is_reported_in_nanoseconds() {
     let pressure = pressure::parse(PRESSURE).unwrap();
     assert_eq!(pressure.some, Stall { avg10: 23.22, avg60: 39.84, avg300: 32.28, total: 176_961_051_000 });
     assert_eq!(pressure.full, Some(Stall { avg10: 0.0, avg60: 0.1, avg300: 0.0, total: 632_000 }));
@@ -287,13 +288,13 @@ fn a_file_of_any_length_is_read_whole() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_kernel_tells_what_a_process_uses() {
+fn usage_of_a_process_is_reported() {
     let throwaway = crate::tests::Throwaway::new();
     let group = &throwaway.group;
     let script = "for f in \"$@\"; do echo $$ > \"$f\" || exit 99; done; echo in; while :; do :; done";
     let mut command = std::process::Command::new("sh");
     command.args(["-c", script, "sh"]).args(group.join_files()).stdout(std::process::Stdio::piped());
-    // Whatever fails from here on, the end of the cgroup is its end.
+    // If an assertion fails from here on, removing the cgroup kills the process.
     let mut child = command.spawn().unwrap();
     std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
     let mut scratch = ReadBuffer::default();

@@ -52,7 +52,7 @@ pub(super) fn memory(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Option<
     Ok(Some(MemorySample { usage, swap, besides }))
 }
 
-/// What is told of memory in files of its own.
+/// Counters of memory in separate files.
 pub(super) fn more_of_memory(
     group: &Cgroup,
     scratch: &mut ReadBuffer,
@@ -66,7 +66,7 @@ pub(super) fn more_of_memory(
     Ok(())
 }
 
-/// What went to and from each device: lines such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
+/// Bytes and operations of each device: lines such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
 pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceIo>, ReadError> {
     let Some(dir) = group.unified_dir() else { return Ok(Vec::new()) };
     let text = scratch.text(&dir, "io.stat")?.unwrap_or_default();
@@ -88,6 +88,6 @@ fn device(line: &str) -> Option<DeviceIo> {
             _ => {}
         }
     }
-    // The kernel names some devices only to say that nothing is known of them.
+    // The kernel lists some devices without counters.
     (device.read_bytes.is_some() || device.write_bytes.is_some()).then_some(device)
 }

@@ -2,7 +2,7 @@
 //!
 //! systemd listens on a socket of its own, for root alone, where it speaks D-Bus without a bus daemon between: the way
 //! that works on every host. Where it is missing, the system bus is the way. A connection is never kept: systemd sends
-//! all its signals to whoever is connected there, and would have to keep them for one who does not read.
+//! all its signals to every connection, and would have to queue them for one that does not read.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use super::message::{self, Incoming, Method, START};
 const PRIVATE: &str = "/run/systemd/private";
 const SYSTEM: &str = "/run/dbus/system_bus_socket";
 
-/// How long an answer may take. While it reloads, systemd answers nobody.
+/// How long an answer may take. While it reloads, systemd does not answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 /// The longest line of the greeting.
 const LINE_MAX: usize = 512;
@@ -59,7 +59,7 @@ impl Bus {
             Ok(stream) => Self::greet(stream),
             Err(missing) if matches!(missing.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 let connected = UnixStream::connect(SYSTEM);
-                // The socket that should be there is the one to tell of.
+                // The error of the private socket is the one to report.
                 let stream = connected.map_err(|_| BusError::Connect { path: PRIVATE, source: missing })?;
                 let mut bus = Self::greet(stream)?;
                 bus.call(HELLO, &())?;
@@ -69,10 +69,10 @@ impl Bus {
         }
     }
 
-    /// Says who we are; the other side asks the kernel whether that is true.
+    /// Sends this process's uid, which the server verifies with SO_PEERCRED.
     ///
     /// All in one piece, as systemd's own programs do it: where it is busy, it reads what follows the greeting together
-    /// with it, and looks at that only when still more comes. So nothing may follow before its answer.
+    /// with it, and processes that only when more data comes. So nothing may follow before its answer.
     fn greet(mut stream: UnixStream) -> Result<Self, BusError> {
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         stream.set_write_timeout(Some(ANSWER_WITHIN))?;
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// A peer that greets as systemd does, checks the greeting, and then says `after`.
+    /// A server that does the handshake of systemd, checks the client's, and then sends `after`.
     fn peer(greeting: &'static [u8], after: Vec<u8>) -> UnixStream {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         thread::spawn(move || {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asked_for_is_passed_over_until_the_answer_comes() {
+    fn other_messages_before_the_reply_are_skipped() {
         let told = [answer(4, 9), answer(2, 7), answer(2, 1)].concat();
         let mut bus = Bus::greet(peer(b"OK 0123456789abcdef0123456789abcdef\r\n", told)).unwrap();
         assert_eq!(bus.call(HELLO, &()).unwrap(), b"\x04\0\0\0text\0");

@@ -7,7 +7,7 @@ use zbus::{ObjectPath, Type, Variant};
 
 use super::properties::{Property, Value};
 
-/// An answer is a few hundred bytes; nothing that systemd has to tell us comes near this.
+/// A reply has a few hundred bytes; no message that systemd sends to crisp comes near this.
 const SIZE_MAX: usize = 1 << 20;
 
 /// The fixed part in front of every message, up to and with the length of the header's fields.
@@ -28,7 +28,7 @@ const SIGNATURE: u8 = 8;
 /// Endianness, type, flags, protocol, length of the body, serial, fields.
 type Header<'a> = (u8, u8, u8, u8, u32, u32, Vec<(u8, Variant<'a>)>);
 
-/// Whom to call, and for what.
+/// The destination and method of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method<'a> {
     pub(super) destination: &'a str,
@@ -37,14 +37,14 @@ pub(super) struct Method<'a> {
     pub(super) member: &'a str,
 }
 
-/// What a message that came turned out to be.
+/// The kind of a received message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
     /// The answer to the call with this serial: its body.
     Return { serial: u32, body: Vec<u8> },
     /// The refusal of the call with this serial: the error's name, and its words.
     Error { serial: u32, name: String, text: String },
-    /// A signal, or something else that nobody here asked for.
+    /// A signal, or another message that is not a reply.
     Other,
 }
 
@@ -85,7 +85,7 @@ fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
 
-/// How many bytes follow the first [`START`] of a message; `None` where that is no message, or far too large a one.
+/// How many bytes follow the first [`START`] of a message; `None` if it is invalid or too large.
 pub(super) fn rest_of(start: &[u8; START]) -> Option<usize> {
     let number = |at: usize| {
         let bytes = start.get(at..at + 4)?.try_into().ok()?;
@@ -164,7 +164,7 @@ mod tests {
         member: "Hello",
     };
 
-    /// As a daemon would send it, with one field more than we look at.
+    /// As a daemon would send it, with one unknown field.
     fn message(kind: u8, fields: Vec<(u8, Variant<'_>)>, body: &[u8]) -> Vec<u8> {
         let header: Header<'_> = (b'l', kind, 1, 1, u32::try_from(body.len()).unwrap(), 7, fields);
         let mut bytes = to_bytes(Context::new(LE, 0), &header).unwrap().bytes().to_vec();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_arguments_is_what_the_specification_says() {
+    fn a_call_without_arguments_is_encoded_as_in_the_specification() {
         let bytes = call(HELLO, 1, &()).unwrap();
         assert_eq!(bytes[..16], [b'l', 1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0x6d, 0, 0, 0]);
         assert_eq!(bytes.len(), 16 + 0x6d_usize.next_multiple_of(8));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn systemds_own_name_as_the_sender_is_no_offence() {
+    fn systemds_own_name_as_the_sender_is_accepted() {
         // On its private socket it has no unique name.
         let fields = vec![(REPLY_SERIAL, Variant::new(3_u32)), (7, Variant::new("org.freedesktop.systemd1"))];
         let bytes = message(RETURN, fields, &body_of("/job/1"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_told_from_an_answer_and_noise_from_a_message() {
+    fn signals_replies_and_invalid_messages_are_distinguished() {
         let signal = message(4, vec![(MEMBER, Variant::new("JobRemoved"))], &[]);
         assert_eq!(read(&signal).unwrap(), Incoming::Other);
         assert_eq!(rest_of(b"HTTP/1.1 400 Bad"), None);

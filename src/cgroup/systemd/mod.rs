@@ -1,9 +1,9 @@
-//! The systemd driver: cgroups that systemd makes, limits that it is told of.
+//! The systemd driver: systemd creates the cgroups, and gets their limits as properties.
 //!
-//! Where systemd runs the host, the tree is its own, and it wants to be asked: a pod is a slice, a container a scope in it.
+//! On hosts with systemd, the tree belongs to it: a pod is a slice, and a container a scope in it.
 //! systemd makes and removes these two ([`Systemd::start`], [`Systemd::stop`]); within them crisp writes files as ever,
-//! since a scope is delegated, and only the kernel says what is in force. So that a reload does not take the limits
-//! back, systemd is told of them too ([`Cgroup::sync_manager`](crate::CgroupFs::sync_manager)).
+//! since a scope is delegated, and only the kernel has the active limits. So that a reload does not reset the limits,
+//! systemd gets them as properties too ([`Cgroup::sync_manager`](crate::CgroupFs::sync_manager)).
 
 mod bus;
 mod message;
@@ -34,7 +34,7 @@ pub(crate) use unit::{Unit, pod, scope};
 /// How long systemd may take to make or end a unit. While it reloads it does neither.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Why systemd did not do what it was asked for.
+/// A request to systemd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
     #[error(transparent)]
@@ -113,7 +113,7 @@ impl Systemd {
             let state = state(&mut bus, unit)?;
             match state.as_str() {
                 "inactive" => return Ok(()),
-                // Its processes did not end as they should have, or not in time: that is no reason to remember it.
+                // Its processes failed or exceeded the stop timeout; systemd need not keep the failed unit.
                 "failed" => {
                     bus.call(manager("ResetFailedUnit"), &(unit.name(),))?;
                     return Ok(());
@@ -182,7 +182,8 @@ fn slice_properties(version: Version) -> Vec<Property> {
     common("crisp pod", version)
 }
 
-/// Counting is switched on: for what nobody counts or limits, systemd has no cgroup, and on v1 it removes ours.
+/// Accounting is enabled: without accounting or limits, systemd creates no cgroup for a controller,
+/// and removes it on v1.
 fn common(what: &str, version: Version) -> Vec<Property> {
     let io = match version {
         Version::V1 => "BlockIOAccounting",
@@ -190,7 +191,7 @@ fn common(what: &str, version: Version) -> Vec<Property> {
     };
     let mut properties = vec![
         text("Description", what),
-        // It ends when crisp says so, not when the host begins to shut down and the kubelet still has a word to say.
+        // crisp stops it, not systemd at the start of a shutdown, when the kubelet still stops pods gracefully.
         flag("DefaultDependencies", false),
         text("CollectMode", "inactive-or-failed"),
     ];
@@ -213,7 +214,7 @@ fn manager(member: &str) -> Method<'_> {
     Method { destination: DESTINATION, path: MANAGER, interface: "org.freedesktop.systemd1.Manager", member }
 }
 
-/// `active`, `inactive`, `failed` or on the way; a unit that nobody knows is inactive.
+/// `active`, `inactive`, `failed` or a transition; an unknown unit is inactive.
 fn state(bus: &mut Bus, unit: &Unit) -> Result<String, BusError> {
     property(bus, &unit.object(), "org.freedesktop.systemd1.Unit", "ActiveState")
 }

@@ -1,12 +1,12 @@
 //! The process that keeps a scope.
 //!
 //! systemd makes no scope without a process, and removes one, with its cgroup, as soon as the last process has left.
-//! crisp wants the cgroup before the container's first process, to set limits while nobody is in it, and until the shim
-//! has looked at how the container ended. So a process of ours is in each scope: a program of a few instructions that
+//! crisp wants the cgroup before the container's first process, to set limits while it is empty, and until the shim
+//! has read how the container exited. So crisp runs a process in each scope: a program of a few instructions that
 //! waits to be killed, without libraries, with no memory but a stack, and no part in anything the container does.
 //!
-//! Nothing is left of it where crisp is killed at a bad moment: until it is told to stay, the end of whoever started it
-//! is its own end. And it is nobody's child: whenever it ends, it is gone.
+//! Nothing is left of it if crisp is killed meanwhile: until it is confirmed, it exits with the
+//! process that started it. And it is a child of init, which reaps it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -22,7 +22,7 @@ pub(super) struct ScopeHolders {
     program: OwnedFd,
 }
 
-/// A keeper that ends with us unless it is told to stay.
+/// A holder that exits with this process until it is confirmed.
 #[derive(Debug)]
 pub(super) struct ScopeHolder {
     pid: u32,
@@ -41,15 +41,15 @@ impl ScopeHolders {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut parent = command.spawn()?;
         let (input, output) = (parent.stdin.take(), parent.stdout.take());
-        // It splits in two: one half says the other's number, and ends.
+        // It forks: the parent writes the child's pid, and exits.
         let mut number = [0; 4];
         let said = output.ok_or(io::ErrorKind::BrokenPipe.into()).and_then(|mut output| output.read_exact(&mut number));
         parent.wait()?;
         said?;
         let number = i32::from_le_bytes(number);
         let pid = u32::try_from(number).map_err(|_| io::Error::from_raw_os_error(number.saturating_neg()))?;
-        // Where the whole container is killed for lack of memory, its cgroup has to stay to say so. Without the right to
-        // ask for that it goes with the others.
+        // If the OOM killer kills the whole container, its cgroup must stay for its counters. Without the privilege for
+        // this, the holder is killed too.
         fs::write(format!("/proc/{pid}/oom_score_adj"), "-1000").ok();
         Ok(ScopeHolder { pid, input: input.ok_or(io::ErrorKind::BrokenPipe)? })
     }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     fn is_running(pid: u32) -> bool {
-        // Whoever collects it may take a moment.
+        // Init may reap it later.
         status(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
     }
 
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_told_to_stay_lives_on_until_it_is_killed() {
+    fn a_confirmed_holder_runs_until_it_is_killed() {
         let holder = ScopeHolders::new().unwrap().spawn().unwrap();
         let pid = holder.pid();
         holder.stay().unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn one_whose_maker_is_gone_before_it_was_told_ends() {
+    fn an_unconfirmed_holder_exits_with_its_creator() {
         let holder = ScopeHolders::new().unwrap().spawn().unwrap();
         let pid = holder.pid();
         assert!(is_running(pid));

@@ -1,7 +1,8 @@
 //! The program of a keeper, instruction by instruction, in a file of the kernel's format.
 //!
-//! It splits in two. The first half writes the second's process number, or the negative error, to its output, and ends. The
-//! second says its name and reads from its input: where there is nothing to read it ends, after a byte it waits for ever.
+//! It splits in two. The first half writes the second's process number, or the negative error, to
+//! its output, and ends. The second sets its name and reads from its input: at the end of file it
+//! exits, after a byte it waits forever.
 
 pub(super) const NAME: &str = "crisp-keep";
 

@@ -2,7 +2,7 @@
 
 use model::{CgroupPath, InvalidCgroupPath};
 
-/// What stands before a container's id in the name of its scope. The kubelet finds the id behind the last dash.
+/// The prefix of a container's id in the name of its scope. The kubelet finds the id behind the last dash.
 const PREFIX: &str = "crisp-";
 /// As systemd has it.
 const NAME_MAX: usize = 255;
@@ -10,7 +10,7 @@ const NAME_MAX: usize = 255;
 /// A cgroup that belongs to systemd, which knows it by a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Processes that somebody else started: a container.
+    /// Processes that systemd did not start: a container.
     Scope { name: String, slice: String },
     /// A branch of the tree, without processes of its own: a pod.
     Slice { name: String },
@@ -34,7 +34,7 @@ impl Unit {
         }
     }
 
-    /// The object that stands for the unit on the bus: what is no letter or digit is written as `_` and its number.
+    /// The D-Bus object of the unit: characters other than letters and digits are written as `_` and their code.
     pub(super) fn object(&self) -> String {
         let mut path = "/org/freedesktop/systemd1/unit/".to_owned();
         for (at, byte) in self.name().bytes().enumerate() {
@@ -63,7 +63,7 @@ pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
     CgroupPath::new(&whole)
 }
 
-/// The slice of a pod of ours in the slice `parent`.
+/// The slice of a pod in the slice `parent`.
 pub(crate) fn pod(parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
     let parent = slice(parent)?;
     let name = parent.as_str().rsplit('/').next().unwrap_or_default();
@@ -76,8 +76,8 @@ pub(crate) fn scope(id: &str) -> String {
     format!("{PREFIX}{id}.scope")
 }
 
-/// Where systemd puts a slice: each dash in its name is a step down. `None` for what is no name of a slice; the root
-/// slice `-.slice` is none that anybody could be given.
+/// Where systemd puts a slice: each dash in its name is a step down. `None` if the name is invalid; the root
+/// slice `-.slice` is not accepted.
 fn slice_path(name: &str) -> Option<String> {
     let stem = name.strip_suffix(".slice")?;
     if !is_name(name) || stem.split('-').any(str::is_empty) {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_slice_or_elsewhere_is_refused_with_the_reason() {
+    fn invalid_or_foreign_slices_are_rejected_with_the_reason() {
         for (bad, fault) in [
             ("/kubepods/pod1", "does not end in the name of a slice"),
             ("/kubepods.slice/pod1", "does not end in the name of a slice"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_ours_has_a_slice_in_the_slice_of_all() {
+    fn a_pod_has_a_slice_in_the_slice_of_all_pods() {
         let pod = pod(&path("/crisp.slice"), "0a1b").unwrap();
         assert_eq!(pod, path("/crisp.slice/crisp-pod0a1b.slice"));
         assert_eq!(Unit::of(&pod), Some(Unit::Slice { name: "crisp-pod0a1b.slice".into() }));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_systemd_did_not_make_is_no_unit() {
+    fn a_cgroup_that_systemd_did_not_create_is_not_a_unit() {
         for other in
             ["/crisp/pod1/c1", "/kubepods/pod1/crisp-1.scope", "/crisp-1.scope", "/a.slice/b.slice", "/a.service"]
         {
