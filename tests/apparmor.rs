@@ -40,7 +40,7 @@ impl Drop for Loaded {
     }
 }
 
-fn asks(name: &str, profile: Option<(ProfileType, &str)>) -> v1::ContainerConfig {
+fn config_with_profile(name: &str, profile: Option<(ProfileType, &str)>) -> v1::ContainerConfig {
     let mut config = container(name, &IDLE);
     security(&mut config).apparmor = profile.map(|(profile_type, name)| v1::SecurityProfile {
         profile_type: profile_type.into(),
@@ -76,7 +76,7 @@ fn the_default_profile_applies_also_without_a_requested_profile() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let run = |name: &str, profile| {
-        let mut config = asks(name, profile);
+        let mut config = config_with_profile(name, profile);
         may_mount(&mut config);
         // The profile denies writes even without read-only paths.
         security(&mut config).readonly_paths.clear();
@@ -117,7 +117,7 @@ fn privileged_containers_are_unconfined_unless_a_profile_is_requested() {
         ("default", Some((ProfileType::RuntimeDefault, "")), FREE),
         ("named", Some((ProfileType::Localhost, "crisp-test-no-tmp")), ["crisp-test-no-tmp (enforce)"; 2]),
     ] {
-        let mut config = asks(name, profile);
+        let mut config = config_with_profile(name, profile);
         security(&mut config).privileged = true;
         let id = client.run_config(&pod, config);
         assert_eq!(confinement(&daemon, &id), expected, "{name}");
@@ -140,9 +140,9 @@ fn a_localhost_profile_applies_and_one_that_is_not_loaded_is_refused() {
     let pod = daemon.run_pod("pod");
     let mut older = container("older", &IDLE);
     security(&mut older).apparmor_profile = "localhost/crisp-test-no-tmp".into();
-    let newer = asks("newer", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
-    let prefixed = asks("prefixed", Some((ProfileType::Localhost, "localhost/crisp-test-no-tmp")));
-    let mut both = asks("both", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+    let newer = config_with_profile("newer", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+    let prefixed = config_with_profile("prefixed", Some((ProfileType::Localhost, "localhost/crisp-test-no-tmp")));
+    let mut both = config_with_profile("both", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
     security(&mut both).apparmor_profile = "localhost/crisp-test-none".into();
     for config in [older, newer, prefixed, both] {
         let id = client.run_config(&pod, config);
@@ -152,7 +152,7 @@ fn a_localhost_profile_applies_and_one_that_is_not_loaded_is_refused() {
         client.exec_script(&id, "touch /file");
     }
     let before = daemon.snapshot();
-    refused(client, &pod, asks("none", Some((ProfileType::Localhost, "crisp-test-none"))));
+    refused(client, &pod, config_with_profile("none", Some((ProfileType::Localhost, "crisp-test-none"))));
     let mut older = container("none", &["true"]);
     security(&mut older).apparmor_profile = "localhost/crisp-test-none".into();
     refused(client, &pod, older);
@@ -172,9 +172,9 @@ fn a_handler_may_have_its_own_default() {
         Pod { id, config }
     };
     let (own, bad) = (run_pod("own"), run_pod("bad"));
-    let id = client.run_config(&own, asks("main", None));
+    let id = client.run_config(&own, config_with_profile("main", None));
     assert_eq!(confinement(&daemon, &id), ["crisp-test-no-tmp (enforce)"; 2]);
-    refused(client, &bad, asks("main", None));
+    refused(client, &bad, config_with_profile("main", None));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_program_never_runs_without_the_profile_of_its_container() {
     let client = daemon.client();
     let pod = privileged_pod(&daemon);
     let named = |name: &str| {
-        let mut config = asks(name, Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+        let mut config = config_with_profile(name, Some((ProfileType::Localhost, "crisp-test-no-tmp")));
         security(&mut config).privileged = true;
         config
     };
@@ -192,7 +192,7 @@ fn a_program_never_runs_without_the_profile_of_its_container() {
         (client.run_config(&pod, named("running")), client.try_create(&pod, named("created")).unwrap());
     // Fake files cover the files in /proc that set the profile.
     let free = client.run_config(&pod, {
-        let mut config = asks("free", Some((ProfileType::Unconfined, "")));
+        let mut config = config_with_profile("free", Some((ProfileType::Unconfined, "")));
         security(&mut config).privileged = true;
         security(&mut config).namespace_options =
             Some(v1::NamespaceOption { pid: v1::NamespaceMode::Node.into(), ..Default::default() });

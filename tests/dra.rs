@@ -54,7 +54,7 @@ impl Driver {
         socket
     }
 
-    fn ask<T, F: Future<Output = Result<Response<T>, Status>>>(
+    fn call<T, F: Future<Output = Result<Response<T>, Status>>>(
         &self,
         socket: &Path,
         ask: impl FnOnce(Channel) -> F,
@@ -69,10 +69,10 @@ impl Driver {
     /// Registers the plugin as a kubelet does.
     fn register(&self) -> PluginInfo {
         let socket = self.registry();
-        let info = self.ask(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).unwrap();
+        let info = self.call(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).unwrap();
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         let notify = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
-        self.ask(&socket, notify).unwrap();
+        self.call(&socket, notify).unwrap();
         info
     }
 
@@ -83,7 +83,7 @@ impl Driver {
     fn prepare(&self, uid: &str) -> dra::NodePrepareResourceResponse {
         let request = dra::NodePrepareResourcesRequest { claims: vec![claim(uid)] };
         let asked = |c| async { DraPluginClient::new(c).node_prepare_resources(request).await };
-        let mut answer = self.ask(&self.endpoint(), asked).unwrap();
+        let mut answer = self.call(&self.endpoint(), asked).unwrap();
         assert_eq!(answer.claims.len(), 1);
         answer.claims.remove(uid).unwrap()
     }
@@ -91,7 +91,7 @@ impl Driver {
     fn unprepare(&self, uid: &str) -> String {
         let request = dra::NodeUnprepareResourcesRequest { claims: vec![claim(uid)] };
         let asked = |c| async { DraPluginClient::new(c).node_unprepare_resources(request).await };
-        let mut answer = self.ask(&self.endpoint(), asked).unwrap();
+        let mut answer = self.call(&self.endpoint(), asked).unwrap();
         assert_eq!(answer.claims.len(), 1);
         answer.claims.remove(uid).unwrap().error
     }
@@ -115,7 +115,7 @@ impl Driver {
         self.process = spawn(&self.specs);
         wait_for("the plugin to respond", seconds(10), || {
             let socket = self.registry();
-            self.ask(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).ok()
+            self.call(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).ok()
         });
     }
 }
@@ -214,12 +214,12 @@ fn an_older_kubelet_gets_the_same_responses() {
     let claims = vec![v1beta1::Claim { namespace: "default".into(), uid: "u1".into(), name: "mine".into() }];
     let request = v1beta1::NodePrepareResourcesRequest { claims: claims.clone() };
     let asked = |c| async { v1beta1::dra_plugin_client::DraPluginClient::new(c).node_prepare_resources(request).await };
-    let answer = driver.ask(&driver.endpoint(), asked).unwrap();
+    let answer = driver.call(&driver.endpoint(), asked).unwrap();
     assert_eq!(answer.claims["u1"].devices[0].cdi_device_ids, driver.prepare("u1").devices[0].cdi_device_ids);
     let request = v1beta1::NodeUnprepareResourcesRequest { claims };
     let asked =
         |c| async { v1beta1::dra_plugin_client::DraPluginClient::new(c).node_unprepare_resources(request).await };
-    assert_eq!(driver.ask(&driver.endpoint(), asked).unwrap().claims["u1"].error, "");
+    assert_eq!(driver.call(&driver.endpoint(), asked).unwrap().claims["u1"].error, "");
     assert!(!driver.spec_file("u1").exists());
 }
 
@@ -234,7 +234,7 @@ fn a_claim_that_cannot_be_prepared_fails_alone() {
     let uids = ["good", "same", "odd", "unknown", hostile];
     let request = dra::NodePrepareResourcesRequest { claims: uids.map(claim).to_vec() };
     let asked = |c| async { DraPluginClient::new(c).node_prepare_resources(request).await };
-    let answer = driver.ask(&driver.endpoint(), asked).unwrap();
+    let answer = driver.call(&driver.endpoint(), asked).unwrap();
     assert_eq!(answer.claims.len(), uids.len());
     assert_eq!(answer.claims["good"].error, "");
     for (uid, words) in [("same", "gadget-0 is in use by claim good"), ("odd", "gadget-7"), ("unknown", "unknown.json")]
@@ -273,7 +273,7 @@ fn a_plugin_exits_if_the_kubelet_rejects_its_registration() {
     let status = RegistrationStatus { plugin_registered: false, error: "no room".into() };
     let notify = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
     // The plugin may exit before it sends a response.
-    driver.ask(&driver.registry(), notify).ok();
+    driver.call(&driver.registry(), notify).ok();
     let process = &mut driver.process;
     let ended = wait_for("the plugin to exit", seconds(10), || process.try_wait().unwrap());
     assert_eq!(ended.code(), Some(1));

@@ -26,13 +26,13 @@ fn options(kind: &str, level: &str) -> v1::SeLinuxOption {
     v1::SeLinuxOption { r#type: kind.to_owned(), level: level.to_owned(), ..Default::default() }
 }
 
-fn asks(name: &str, asked: Option<v1::SeLinuxOption>) -> v1::ContainerConfig {
+fn config_with_label(name: &str, asked: Option<v1::SeLinuxOption>) -> v1::ContainerConfig {
     let mut config = container(name, &IDLE);
     security(&mut config).selinux_options = asked;
     config
 }
 
-fn asking_pod(daemon: &Daemon, name: &str, asked: v1::SeLinuxOption) -> Pod {
+fn pod_with_label(daemon: &Daemon, name: &str, asked: v1::SeLinuxOption) -> Pod {
     daemon.run_pod_with(name, |config| {
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().selinux_options = Some(asked);
     })
@@ -76,7 +76,7 @@ fn every_pod_has_its_own_level_for_all_its_processes_and_files() {
     let daemon = daemon_with(&[volumes, data_in_layers()]);
     let client = daemon.client();
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
-    let mut main = asks("main", None);
+    let mut main = config_with_label("main", None);
     main.image.as_mut().unwrap().image = "crisp.test/volumes:1".into();
     main.mounts = vec![image_mount(DATA, "", "/data")];
     security(&mut main).masked_paths = vec!["/proc/acpi".into(), "/sys/firmware".into(), "/proc/keys".into()];
@@ -143,7 +143,7 @@ fn only_volumes_with_selinux_relabel_are_relabelled() {
     let (mine, plain, outside) = (place("mine"), place("plain"), place("outside"));
     symlink(&outside, mine.join("link")).unwrap();
     let before = label(&plain);
-    let mut main = asks("main", None);
+    let mut main = config_with_label("main", None);
     main.mounts = vec![volume(&mine, "/mine", true), volume(&plain, "/plain", false)];
     let id = client.run_config(&one, main);
     let files = format!("system_u:object_r:container_file_t:{}", level(&process(&daemon, &id)));
@@ -156,13 +156,13 @@ fn only_volumes_with_selinux_relabel_are_relabelled() {
     client.exec_script(&id, "cat /mine/below/file && echo y > /mine/new");
     denied(&daemon, &id, "echo y > /plain/new");
     // The level of another pod does not give access.
-    let mut next = asks("next", None);
+    let mut next = config_with_label("next", None);
     next.mounts = vec![volume(&mine, "/mine", false)];
     let other = client.run_config(&two, next);
     denied(&daemon, &other, "cat /mine/below/file");
     denied(&daemon, &other, "ls /mine");
 
-    let mut host = asks("host", None);
+    let mut host = config_with_label("host", None);
     host.mounts = vec![volume(Path::new("/usr/../etc"), "/mine", true)];
     let before = (daemon.snapshot(), label("/etc/passwd"));
     let refusal = client.try_create(&one, host).unwrap_err();
@@ -176,13 +176,13 @@ fn only_volumes_with_selinux_relabel_are_relabelled() {
 fn requested_options_apply_and_others_are_those_of_the_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let pod = asking_pod(&daemon, "pod", options("", "s0:c5,c3"));
-    let same = client.run_config(&pod, asks("same", None));
+    let pod = pod_with_label(&daemon, "pod", options("", "s0:c5,c3"));
+    let same = client.run_config(&pod, config_with_label("same", None));
     assert_eq!(process(&daemon, &same), "system_u:system_r:container_t:s0:c3,c5");
-    let kind = client.run_config(&pod, asks("kind", Some(options("other_t", ""))));
+    let kind = client.run_config(&pod, config_with_label("kind", Some(options("other_t", ""))));
     assert_eq!(process(&daemon, &kind), "system_u:system_r:other_t:s0:c3,c5");
     let user = v1::SeLinuxOption { user: "other_u".into(), level: "s0:c7".into(), ..Default::default() };
-    let all = client.run_config(&pod, asks("all", Some(user)));
+    let all = client.run_config(&pod, config_with_label("all", Some(user)));
     assert_eq!(process(&daemon, &all), "other_u:system_r:container_t:s0:c7");
     assert_eq!(label(inside(&daemon, &all, "/")), "other_u:object_r:container_file_t:s0:c7");
     assert_eq!(label(inside(&daemon, &kind, "/")), "system_u:object_r:container_file_t:s0:c3,c5");
@@ -190,7 +190,7 @@ fn requested_options_apply_and_others_are_those_of_the_pod() {
     for id in [&same, &all] {
         client.exec_script(id, "cat /etc/hosts /etc/hostname > /dev/null");
     }
-    let mut terminal = asks("terminal", None);
+    let mut terminal = config_with_label("terminal", None);
     terminal.command =
         ["sh", "-c", "test -t 0 && cat /proc/self/attr/current; echo; echo > /dev/tty"].map(str::to_owned).into();
     terminal.tty = true;
@@ -206,7 +206,7 @@ fn privileged_and_host_pid_containers_are_labelled_only_with_a_type() {
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
     });
     let run = |name: &str, asked: Option<v1::SeLinuxOption>, privileged: bool, hosts: bool| {
-        let mut config = asks(name, asked);
+        let mut config = config_with_label(name, asked);
         security(&mut config).privileged = privileged;
         let spaces = security(&mut config).namespace_options.as_mut().unwrap();
         if hosts {
@@ -228,7 +228,7 @@ fn privileged_and_host_pid_containers_are_labelled_only_with_a_type() {
     let named = run("hosts-named", Some(options("container_t", "s0:c1,c2")), false, true);
     assert_eq!(process(&daemon, &named), "system_u:system_r:container_t:s0:c1,c2");
     let open = daemon.run_pod_with("open", |config| pod_namespaces(config).ipc = v1::NamespaceMode::Node.into());
-    let id = client.run_config(&open, asks("main", None));
+    let id = client.run_config(&open, config_with_label("main", None));
     assert_eq!(process(&daemon, &id), free);
     assert!(!label("/dev/shm").contains("container_file_t") && !label("/dev/mqueue").contains("container_file_t"));
 }
@@ -251,7 +251,7 @@ fn malformed_and_unknown_contexts_are_refused_and_leave_nothing_behind() {
     ] {
         let mut config = daemon.pod_config("bad");
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().selinux_options = Some(bad.clone());
-        for refusal in [client.try_create(&pod, asks("bad", Some(bad))), client.try_run_pod(config)] {
+        for refusal in [client.try_create(&pod, config_with_label("bad", Some(bad))), client.try_run_pod(config)] {
             let refusal = refusal.unwrap_err();
             assert_eq!(refusal.code(), code, "{refusal:?}");
             assert!(refusal.message().contains(words), "{words}: {refusal:?}");
@@ -318,12 +318,12 @@ fn a_handler_may_disable_selinux() {
     let refusal = run_pod(Some(options("container_t", ""))).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     let pod = run_pod(None).unwrap();
-    let refusal = client.try_create(&pod, asks("asks", Some(options("container_t", "")))).unwrap_err();
+    let refusal = client.try_create(&pod, config_with_label("asks", Some(options("container_t", "")))).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     let mine = daemon.env.dir().join("mine");
     fs::create_dir(&mine).unwrap();
     let before = label(&mine);
-    let mut main = asks("main", None);
+    let mut main = config_with_label("main", None);
     main.mounts = vec![volume(&mine, "/mine", true)];
     let id = client.run_config(&pod, main);
     assert_eq!(process(&daemon, &id), "system_u:system_r:base_t:s0");
@@ -337,8 +337,8 @@ fn a_program_never_runs_without_the_label_of_its_container() {
     let pod = daemon.run_pod_with("pod", |config| {
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
     });
-    let running = client.run_config(&pod, asks("running", None));
-    let mut free = asks("free", None);
+    let running = client.run_config(&pod, config_with_label("running", None));
+    let mut free = config_with_label("free", None);
     security(&mut free).privileged = true;
     security(&mut free).namespace_options =
         Some(v1::NamespaceOption { pid: v1::NamespaceMode::Node.into(), ..Default::default() });

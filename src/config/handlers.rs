@@ -83,7 +83,7 @@ impl Handlers {
     }
 
     /// Returns the handler `name`, which is the value of `field` in a request.
-    pub fn asked(&self, name: &str) -> Result<&Handler, NoSuchHandler> {
+    pub fn for_field(&self, name: &str) -> Result<&Handler, NoSuchHandler> {
         let missing = || {
             let known: Vec<String> = self.names().filter(|name| !name.is_empty()).map(|n| format!("{n:?}")).collect();
             NoSuchHandler { name: name.to_owned(), known: known.join(", ") }

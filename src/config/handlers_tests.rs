@@ -59,8 +59,8 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
 #[test]
 fn an_unknown_handler_is_refused_with_the_list_of_known_ones() {
     let all = Handlers::of(&["b", "a"]);
-    assert!(all.asked("").is_ok() && all.asked("crisp").is_ok());
-    let refused = all.asked("c").unwrap_err();
+    assert!(all.for_field("").is_ok() && all.for_field("crisp").is_ok());
+    let refused = all.for_field("c").unwrap_err();
     assert_eq!(
         refused.to_string(),
         "runtime handler \"c\" not found: must be one of \"crisp\", \"a\", \"b\", or empty for \"crisp\""

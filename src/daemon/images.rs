@@ -134,7 +134,7 @@ impl Images {
 
     /// Checks that the handler exists. Images are the same for all handlers.
     fn check_handler(&self, name: &ImageName) -> Result<(), NoSuchHandler> {
-        self.runtime.settings().handlers.asked(&name.handler).map(drop)
+        self.runtime.settings().handlers.for_field(&name.handler).map(drop)
     }
 }
 

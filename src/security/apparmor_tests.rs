@@ -29,7 +29,7 @@ impl Host {
     fn with_parser(&self, does: &str) -> Apparmor {
         let parser = self.dir.path().join("apparmor_parser");
         let script =
-            format!("#!/bin/sh\ncd {:?} || exit 1\necho \"$@\" >>asked\ncat >given\n{does}\n", self.dir.path());
+            format!("#!/bin/sh\ncd {:?} || exit 1\necho \"$@\" >>arguments\ncat >given\n{does}\n", self.dir.path());
         // Written by another process: execve(2) fails while a child of this process has the file open
         // for writing.
         let mut writer = Command::new("sh");
@@ -95,12 +95,12 @@ fn the_default_is_loaded_once_and_again_after_an_unload() {
         assert_eq!(apparmor.profile(asked, true, None).unwrap(), None, "not for privileged containers");
         assert_eq!(apparmor.profile(Some(&Profile::Unconfined), false, None).unwrap(), None);
     }
-    assert_eq!(host.read("asked"), "--skip-cache --replace\n");
+    assert_eq!(host.read("arguments"), "--skip-cache --replace\n");
     assert_eq!(host.read("given"), TEXT);
     host.write("sys/kernel/security/apparmor/profiles", "");
     apparmor.profile(None, false, None).unwrap_err();
     assert_eq!(apparmor.profile(None, false, None).unwrap().as_deref(), Some("crisp-default"));
-    assert_eq!(host.read("asked").lines().count(), 2);
+    assert_eq!(host.read("arguments").lines().count(), 2);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct ErrorOutput(SendStream);
 
 impl ErrorOutput {
     /// Sends an error message and closes the stream.
-    pub async fn tell(mut self, words: &str) {
+    pub async fn send(mut self, words: &str) {
         if self.0.send(&mut Chunk::of(words.as_bytes())).await.is_ok() {
             self.0.finish().await;
         }

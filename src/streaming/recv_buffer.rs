@@ -89,10 +89,10 @@ impl fmt::Debug for RecvBuffer {
 
 impl RecvBuffer {
     pub(crate) fn new(budget: Arc<BufferBudget>) -> Arc<Self> {
-        Self::telling(budget, |_| {})
+        Self::with_on_read(budget, |_| {})
     }
 
-    pub(crate) fn telling(budget: Arc<BufferBudget>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn with_on_read(budget: Arc<BufferBudget>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { budget, state: Mutex::default(), arrived: Notify::new(), on_read: Box::new(on_read) })
     }
 

@@ -242,7 +242,7 @@ impl Demux {
             return refuse(Reason::Refused);
         }
         let writer = self.writer.clone();
-        let recv_buffer = RecvBuffer::telling(self.budget.clone(), move |read| {
+        let recv_buffer = RecvBuffer::with_on_read(self.budget.clone(), move |read| {
             writer.send_control(|_, to| {
                 spdy::Encoder::window(id, read, to);
                 spdy::Encoder::window(0, read, to);

@@ -92,7 +92,7 @@ fn a_device_adds_its_nodes_variables_mounts_and_groups() {
     let specs = Specs::new();
     let source = specs.source("source", "from the host\n");
     let one = json!({
-        "env": ["FROM_IMAGE=no", "ASKED=cdi", "NEW=a=b"],
+        "env": ["FROM_IMAGE=no", "REQUESTED=cdi", "NEW=a=b"],
         "deviceNodes": [
             {"path": "/dev/deep/er", "type": "c", "major": 240, "minor": 7, "fileMode": 0o640, "uid": 5, "gid": 6},
             {"path": "/dev/nothing", "hostPath": "/dev/null"},
@@ -109,14 +109,14 @@ fn a_device_adds_its_nodes_variables_mounts_and_groups() {
     let pod = daemon.run_pod("pod");
     for (name, user, owner) in [("root", 0, "0 0"), ("user", 1000, "1000 1000")] {
         let mut config = given(name, &IDLE, &["one", "two", "one"]);
-        config.envs = vec![v1::KeyValue { key: "ASKED".into(), value: b"container".to_vec() }];
+        config.envs = vec![v1::KeyValue { key: "REQUESTED".into(), value: b"container".to_vec() }];
         security(&mut config).run_as_user = Some(v1::Int64Value { value: user });
         let id = client.run_config(&pod, config);
         let script = |script: &str| client.exec_script(&id, script);
         assert_eq!(script("stat -c '%t %T %a %u %g' /dev/deep/er"), "f0 7 640 5 6\n");
         assert_eq!(script("stat -c '%t %T %a %u %g' /dev/nothing"), format!("1 3 666 {owner}\n"));
         script("echo x > /dev/nothing");
-        assert_eq!(script("echo $FROM_IMAGE $ASKED $NEW $TWO"), "no cdi a=b 2\n");
+        assert_eq!(script("echo $FROM_IMAGE $REQUESTED $NEW $TWO"), "no cdi a=b 2\n");
         assert_eq!(script("cat /opt/not/there/file /etc/one-file"), "from the host\n".repeat(2));
         assert!(script("id -G").split_whitespace().any(|group| group == "4321"));
         let write = client.exec(&id, &["touch", "/opt/not/there/file"]);

@@ -25,7 +25,7 @@ fn with_health<T, F: Future<Output = T>>(daemon: &Daemon, talk: impl FnOnce(Heal
     })
 }
 
-fn asked(service: &str) -> HealthCheckRequest {
+fn request(service: &str) -> HealthCheckRequest {
     HealthCheckRequest { service: service.to_owned() }
 }
 
@@ -34,14 +34,14 @@ fn a_daemon_reports_serving_until_it_shuts_down() {
     let mut daemon = Daemon::start();
     with_health(&daemon, |mut health| async move {
         for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService"] {
-            let answer = health.check(asked(service)).await.unwrap().into_inner();
+            let answer = health.check(request(service)).await.unwrap().into_inner();
             assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
         }
-        assert_eq!(health.check(asked("none")).await.unwrap_err().code(), Code::NotFound);
+        assert_eq!(health.check(request("none")).await.unwrap_err().code(), Code::NotFound);
     });
     let pid = daemon.pid();
     let reported = with_health(&daemon, |mut health| async move {
-        let mut watch = health.watch(asked("")).await.unwrap().into_inner();
+        let mut watch = health.watch(request("")).await.unwrap().into_inner();
         let first = watch.message().await.unwrap().unwrap();
         kill(pid, Signal::TERM);
         let mut reported = vec![first];

@@ -49,7 +49,7 @@ fn pass_keys(writer: &Mutex<Writer>) {
     while let Ok(count) = io::stdin().read(&mut keys)
         && count > 0
     {
-        writer.lock().unwrap().say(STDIN, &keys[..count]);
+        writer.lock().unwrap().send(STDIN, &keys[..count]);
     }
 }
 
@@ -61,7 +61,7 @@ fn pass_sizes(writer: &Mutex<Writer>) {
         loop {
             let size = tcgetwinsize(io::stdin()).unwrap();
             let words = format!("{{\"Width\":{},\"Height\":{}}}", size.ws_col, size.ws_row);
-            writer.lock().unwrap().say(RESIZE, words.as_bytes());
+            writer.lock().unwrap().send(RESIZE, words.as_bytes());
             changes.recv().await.unwrap();
         }
     });
@@ -187,7 +187,7 @@ impl Connection {
 }
 
 impl Writer {
-    fn say(&mut self, channel: u8, bytes: &[u8]) {
+    fn send(&mut self, channel: u8, bytes: &[u8]) {
         let mut frame = Vec::new();
         if self.websocket {
             ws::masked_frame(ws::BINARY, &[&[channel], bytes].concat(), [9, 8, 7, 6], &mut frame);

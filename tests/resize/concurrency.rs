@@ -29,7 +29,7 @@ fn resize(client: &Client, id: &str, number: usize, rounds: usize) -> Limits {
 }
 
 /// Requests lists and states until `done`; returns the longest time of a response.
-fn look_on(client: &Client, ids: &[String], done: &AtomicBool) -> Duration {
+fn read_until(client: &Client, ids: &[String], done: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !done.load(Ordering::Relaxed) {
         for id in ids {
@@ -57,7 +57,7 @@ fn containers_resized_at_once_have_the_last_requested_limits_while_others_read()
     let ids: Vec<String> = containers.iter().map(|container| container.id.clone()).collect();
     let done = AtomicBool::new(false);
     let (last, longest) = std::thread::scope(|threads| {
-        let looking = threads.spawn(|| look_on(&target.connect(), &ids, &done));
+        let looking = threads.spawn(|| read_until(&target.connect(), &ids, &done));
         let resizing: Vec<_> = ids
             .iter()
             .enumerate()

@@ -74,7 +74,7 @@ impl<'t> Container<'t> {
     }
 
     /// The limits that must be active.
-    pub(super) fn asked(&self) -> &Limits {
+    pub(super) fn requested(&self) -> &Limits {
         &self.asked
     }
 
@@ -135,7 +135,7 @@ impl<'t> Container<'t> {
 
     fn differences_outside(&self) -> Vec<String> {
         let status = self.client().status(&self.id);
-        let mut lines = views::in_status(&status, &self.asked, self.target.may_tell_nothing());
+        let mut lines = views::in_status(&status, &self.asked, self.target.may_report_nothing());
         lines.extend(views::in_kernel(&self.cgroup, &self.asked));
         match views::oom_kills(&self.cgroup) {
             0 => {}

@@ -1,8 +1,9 @@
 //! A pod, resized in the order and with the calls of the kubelet.
 //!
-//! Memory first, then CPU, and each of them so: the pod's cgroup grows, containers shrink, containers grow, the pod's cgroup
-//! shrinks. The kubelet writes the pod's cgroup itself, and notifies the runtime before every write. Each call of a container
-//! names all of its resources: the one for memory the CPU of before.
+//! Memory first, then CPU, and each of them so: the pod's cgroup grows, containers shrink,
+//! containers grow, the pod's cgroup shrinks. The kubelet writes the pod's cgroup itself, and
+//! notifies the runtime before every write. Each call of a container names all of its resources:
+//! the one for memory the CPU of before.
 
 use std::fs;
 
@@ -38,7 +39,8 @@ impl<'t> KubeletPod<'t> {
         new
     }
 
-    /// Resizes every container to its new shape. A changed container is checked after each call, all containers at the end.
+    /// Resizes every container to its new shape. A changed container is checked after each call,
+    /// all containers at the end.
     pub(super) fn resize(&mut self, to: &[Shape]) {
         assert_eq!(to.len(), self.shapes.len());
         let from = self.shapes.clone();
@@ -52,41 +54,47 @@ impl<'t> KubeletPod<'t> {
     fn resize_memory(&mut self, from: &[Shape], to: &[Shape]) {
         let (old, new) = (total(from, |s| s.memory).limit, total(to, |s| s.memory).limit);
         if old > 0 && new > old {
-            self.write_told(self.memory_file(to), to);
+            self.write_and_notify(self.memory_file(to), to);
         }
         self.update_containers(from, to, |s| s.memory, |from, to| Shape { cpu: from.cpu, memory: to.memory });
         if new > 0 && (old == 0 || new < old) {
-            self.write_told(self.memory_file(to), to);
+            self.write_and_notify(self.memory_file(to), to);
         }
     }
 
     fn resize_cpu(&mut self, from: &[Shape], to: &[Shape]) {
         let (old, new) = (total(from, |s| s.cpu), total(to, |s| s.cpu));
         if old.limit > 0 && new.limit > old.limit {
-            self.write_told(self.quota_file(to), to);
+            self.write_and_notify(self.quota_file(to), to);
         }
         if new.request > old.request {
-            self.write_told(Some(self.shares_file(to)), to);
+            self.write_and_notify(Some(self.shares_file(to)), to);
         }
         self.update_containers(from, to, |s| s.cpu, |_, to| *to);
         if new.request < old.request {
-            self.write_told(Some(self.shares_file(to)), to);
+            self.write_and_notify(Some(self.shares_file(to)), to);
         }
         if new.limit > 0 && (old.limit == 0 || new.limit < old.limit) {
-            self.write_told(self.quota_file(to), to);
+            self.write_and_notify(self.quota_file(to), to);
         }
     }
 
     /// Those that shrink before those that grow.
-    fn update_containers(&mut self, from: &[Shape], to: &[Shape], part: Part, asks: impl Fn(&Shape, &Shape) -> Shape) {
+    fn update_containers(
+        &mut self,
+        from: &[Shape],
+        to: &[Shape],
+        part: Part,
+        change: impl Fn(&Shape, &Shape) -> Shape,
+    ) {
         let changed = (0..to.len()).filter(|at| part(&from[*at]) != part(&to[*at]));
         let (shrinking, growing): (Vec<_>, Vec<_>) = changed.partition(|at| part(&to[*at]).is_below(part(&from[*at])));
         for at in shrinking.into_iter().chain(growing) {
-            self.containers[at].update(asks(&from[at], &to[at]).resources());
+            self.containers[at].update(change(&from[at], &to[at]).resources());
         }
     }
 
-    fn write_told(&self, change: Option<(&str, String)>, to: &[Shape]) {
+    fn write_and_notify(&self, change: Option<(&str, String)>, to: &[Shape]) {
         let Some((file, value)) = change else { return };
         let (cpu, memory) = (total(to, |s| s.cpu), total(to, |s| s.memory));
         let resources = v1::LinuxContainerResources {

@@ -1,10 +1,11 @@
 //! Resize conformance: what a kubelet relies on when it changes the resources of a running pod.
 //!
-//! Every test here speaks to a [`target::Target`]: crisp, started for the test, or any other CRI runtime whose socket
-//! `CRISP_RESIZE_SOCKET` names (`hack/dev resize`). They hold a runtime to CRI's own words, KEP-1287 and what the kubelet
-//! does, and to nothing that only crisp promises. After each change three views are compared with the request: the
-//! first ContainerStatus, the kernel's files, and the same files as seen from inside the container; and the container must
-//! be the one that was started, with nothing in it killed.
+//! Every test here speaks to a [`target::Target`]: crisp, started for the test, or any other CRI
+//! runtime whose socket `CRISP_RESIZE_SOCKET` names (`hack/dev resize`). They hold a runtime to
+//! CRI's own words, KEP-1287 and what the kubelet does, and to nothing that only crisp promises.
+//! After each change three views are compared with the request: the first ContainerStatus, the
+//! kernel's files, and the same files as seen from inside the container; and the container must be
+//! the one that was started, with nothing in it killed.
 //!
 //! The other runtime must use the cgroupfs driver, since the tests make the pods' cgroups. All pods use the network of
 //! the host. Variables:

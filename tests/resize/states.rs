@@ -26,7 +26,7 @@ fn a_resize_before_the_start_is_active_after_it() {
 }
 
 /// Both answers let the kubelet go on, as long as it need not wait for them.
-fn is_let_go(target: &Target, id: &str) -> Option<Code> {
+fn try_resize(target: &Target, id: &str) -> Option<Code> {
     let begin = Instant::now();
     let answer = update(target.client(), id, OTHER.resources());
     assert!(begin.elapsed() < seconds(5), "{:?}", begin.elapsed());
@@ -48,7 +48,7 @@ fn an_exited_container_is_granted_or_not_found_and_stays_exited() {
         let look = || v1::ContainerStatus { resources: None, ..target.client().status(&container.id) };
         let before = look();
         assert_eq!(before.state(), v1::ContainerState::ContainerExited);
-        is_let_go(&target, &container.id);
+        try_resize(&target, &container.id);
         assert_eq!(look(), before);
     }
 }
@@ -59,7 +59,7 @@ fn a_container_of_a_stopped_pod_is_granted_or_not_found() {
     let pod = target.run_pod("pod");
     let container = Container::run(&target, &pod, "main", &SHAPE);
     target.client().stop_pod(&pod.id).unwrap();
-    is_let_go(&target, &container.id);
+    try_resize(&target, &container.id);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn another_caller_reads_the_same_limits_immediately() {
         let shape = Shape::guaranteed(500 + round * 10, 128 + round);
         container.try_update(shape.resources()).unwrap();
         let status = other.status(&container.id);
-        let wrong = super::views::in_status(&status, container.asked(), target.may_tell_nothing());
+        let wrong = super::views::in_status(&status, container.requested(), target.may_report_nothing());
         assert!(wrong.is_empty(), "round {round}: {wrong:?}");
     }
     container.check();

@@ -116,7 +116,7 @@ impl Target {
     }
 
     /// Whether `ContainerStatus.resources` may be absent: a runtime may leave it to the kubelet, crisp does not.
-    pub(super) fn may_tell_nothing(&self) -> bool {
+    pub(super) fn may_report_nothing(&self) -> bool {
         matches!(self.runtime, Runtime::Other { .. })
     }
 

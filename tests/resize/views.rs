@@ -8,10 +8,10 @@ use super::resources::{File, Limits};
 use crate::support::client::Client;
 use crate::support::kernel_state;
 
-/// Where ContainerStatus differs: it must be complete, or silent where the runtime `may_tell_nothing`.
-pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_tell_nothing: bool) -> Vec<String> {
+/// Where ContainerStatus differs: it must be complete, or silent where the runtime `may_report_nothing`.
+pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_report_nothing: bool) -> Vec<String> {
     let Some(told) = status.resources.as_ref().and_then(|resources| resources.linux.as_ref()) else {
-        return if may_tell_nothing { Vec::new() } else { vec!["ContainerStatus: resources are absent".to_owned()] };
+        return if may_report_nothing { Vec::new() } else { vec!["ContainerStatus: resources are absent".to_owned()] };
     };
     let mut lines = Vec::new();
     let mut compare = |what, found: i64, wanted: &[i64]| {

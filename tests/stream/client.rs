@@ -66,7 +66,7 @@ pub(crate) fn split(url: &str) -> (&str, &str) {
 
 /// Sends a request, and returns the connection with the head of the response and the bytes after
 /// it.
-pub(crate) fn ask(url: &str, method: &str, headers: &str) -> (TcpStream, String, Vec<u8>) {
+pub(crate) fn http_request(url: &str, method: &str, headers: &str) -> (TcpStream, String, Vec<u8>) {
     let (host, path) = split(url);
     let mut socket = TcpStream::connect(host).unwrap();
     socket.set_read_timeout(Some(seconds(20))).unwrap();
@@ -95,7 +95,7 @@ pub(crate) struct Spdy {
 impl Spdy {
     pub(crate) fn connect(url: &str, protocol: &str) -> Self {
         let headers = format!("{UPGRADE}X-Stream-Protocol-Version: {protocol}\r\n");
-        let (socket, head, _) = ask(url, "POST", &headers);
+        let (socket, head, _) = http_request(url, "POST", &headers);
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         assert!(head.to_lowercase().contains(&format!("x-stream-protocol-version: {protocol}\r\n")), "{head}");
         let (encoder, decoder) = (Encoder::default(), Decoder::default());
@@ -281,14 +281,14 @@ impl Channels {
             "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}\r\n"
         );
-        let (socket, head, _) = ask(url, "GET", &headers);
+        let (socket, head, _) = http_request(url, "GET", &headers);
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
         assert!(head.contains(protocol), "{head}");
         Self { socket, decoder: ws::Decoder::of_server(), buffer: BytesMut::new() }
     }
 
-    pub(crate) fn say(&mut self, channel: u8, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, channel: u8, bytes: &[u8]) {
         self.frame(ws::BINARY, &[&[channel], bytes].concat());
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use streaming::spdy::Event;
 
-use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, ask, run};
+use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, http_request, run};
 use super::forward::{listen_in, serve};
 use crate::support::client::{Client, Pod, container};
 use crate::support::harness::{Daemon, seconds, times, wait_for};
@@ -187,7 +187,7 @@ fn abort(client: &Client, scene: &Scene, round: usize) {
         2 | 3 => drop(Session::open(&client.attach_url(id, ALL), ALL)),
         4 => Session::open(&client.attach_url(id, ALL), ALL).type_in(b"x"),
         // An invalid request, streams that are not all opened, a truncated frame.
-        5 => drop(ask(&client.attach_url(id, ALL), "GET", "")),
+        5 => drop(http_request(&client.attach_url(id, ALL), "GET", "")),
         6 => drop(Spdy::connect(&client.exec_url(id, &["cat"], ALL), v4).open(&[("streamtype", "error")])),
         7 => Spdy::connect(&client.attach_url(id, ALL), v4).send(&[0x80, 3, 0, 1]).unwrap(),
         8 => drop(forward(&[])),

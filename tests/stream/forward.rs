@@ -261,7 +261,7 @@ fn only_the_ports_in_the_request_are_forwarded() {
     forwarder.until(|f| f.finished.contains(&data));
     let (error, _) = forwarder.open(port ^ 1);
     forwarder.until(|f| f.finished.contains(&error));
-    assert!(forwarder.text(error).contains("not asked for"), "{}", forwarder.text(error));
+    assert!(forwarder.text(error).contains("was not requested"), "{}", forwarder.text(error));
     let refusal = client.try_forward_url(&pod.id, &[70_000]).unwrap_err();
     assert_eq!(
         (refusal.code(), refusal.message().starts_with("port[0]")),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use streaming::spdy::{Encoder, Event};
 
-use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
+use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, http_request, run, split};
 use crate::support::harness::{Daemon, seconds, times, wait_for};
 use crate::support::kernel_state;
 
@@ -23,7 +23,7 @@ fn every_request_needs_a_token_that_is_valid_once() {
     assert!(url.starts_with("http://127.0.0.1:"), "{url}");
     let (host, path) = split(&url);
     let status = |path: &str| {
-        let (_, head, _) = ask(&format!("http://{host}{path}"), "POST", &format!("{UPGRADE}{V4}"));
+        let (_, head, _) = http_request(&format!("http://{host}{path}"), "POST", &format!("{UPGRADE}{V4}"));
         head.split(' ').nth(1).unwrap().to_owned()
     };
     for bad in ["/", "/exec", "/exec/", "/exec/guess", "/metrics", "/../exec/x", "//", "/exec//x"] {
@@ -36,10 +36,10 @@ fn every_request_needs_a_token_that_is_valid_once() {
     let path = split(&url).1.replace("/exec/", "/attach/");
     assert_eq!((status(&path), status(split(&url).1)), ("404".to_owned(), "404".to_owned()));
     // A request without an upgrade is refused, and so is an unknown protocol.
-    let (_, head, _) = ask(&client.exec_url(&id, &["true"], OUTPUT), "GET", "");
+    let (_, head, _) = http_request(&client.exec_url(&id, &["true"], OUTPUT), "GET", "");
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     let headers = format!("{UPGRADE}X-Stream-Protocol-Version: v9.channel.k8s.io\r\n");
-    let (_, head, _) = ask(&client.exec_url(&id, &["true"], OUTPUT), "POST", &headers);
+    let (_, head, _) = http_request(&client.exec_url(&id, &["true"], OUTPUT), "POST", &headers);
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
 }
 
@@ -55,7 +55,7 @@ fn a_pod_with_too_many_tokens_loses_only_its_own() {
     for url in [&early, &late, &urls[1099]] {
         assert_eq!(run(url, OUTPUT, b"").code(), 0);
     }
-    let (_, head, _) = ask(&urls[0], "POST", &format!("{UPGRADE}{V4}"));
+    let (_, head, _) = http_request(&urls[0], "POST", &format!("{UPGRADE}{V4}"));
     assert!(head.starts_with("HTTP/1.1 404 "), "the oldest is invalid now: {head}");
 }
 
@@ -67,7 +67,7 @@ fn a_pod_with_too_many_clients_does_not_block_another_pod() {
     let id = client.run_idle(&other, "main");
     let forward = |_| Spdy::connect(&client.forward_url(&greedy.id), "portforward.k8s.io").socket;
     let mut clients: Vec<TcpStream> = (0..1000).map(forward).collect();
-    let (_, head, _) = ask(&client.forward_url(&greedy.id), "POST", &format!("{UPGRADE}{PORT_FORWARD}"));
+    let (_, head, _) = http_request(&client.forward_url(&greedy.id), "POST", &format!("{UPGRADE}{PORT_FORWARD}"));
     assert!(head.starts_with("HTTP/1.1 503 "), "the limit of the same pod is reached: {head}");
     assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
     // The newest client of the greedy pod was disconnected; the others stay.

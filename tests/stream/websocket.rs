@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use streaming::spdy::{Decoder, Encoder, Event, data_head};
 use streaming::ws;
 
-use super::client::{ALL, Channels, OUTPUT, TTY, ask};
+use super::client::{ALL, Channels, OUTPUT, TTY, http_request};
 use crate::support::client::container;
 use crate::support::harness::Daemon;
 
@@ -24,10 +24,10 @@ fn exec_has_a_channel_for_each_stream() {
     }
     let url = client.exec_url(&id, &["cat"], ALL);
     let mut channels = Channels::connect(&url, "v5.channel.k8s.io");
-    channels.say(0, b"typed ");
+    channels.send(0, b"typed ");
     channels.frame(ws::PING, b"are you there");
-    channels.say(0, b"more");
-    channels.say(255, &[0]);
+    channels.send(0, b"more");
+    channels.send(255, &[0]);
     assert_eq!(channels.finish()[&1], b"typed more");
 }
 
@@ -39,9 +39,9 @@ fn a_terminal_is_resized() {
     let id = client.run_idle(&pod, "main");
     let url = client.exec_url(&id, &["sh", "-c", "read x; busybox stty size"], TTY);
     let mut channels = Channels::connect(&url, "v5.channel.k8s.io");
-    channels.say(4, b"{\"Width\":97,\"Height\":31}");
+    channels.send(4, b"{\"Width\":97,\"Height\":31}");
     std::thread::sleep(std::time::Duration::from_millis(200));
-    channels.say(0, b"go\r");
+    channels.send(0, b"go\r");
     let got = String::from_utf8(channels.finish()[&1].clone()).unwrap();
     assert!(got.contains("31 97"), "{got}");
 }
@@ -55,8 +55,8 @@ fn attach_ends_with_stdin_or_the_container() {
     (config.stdin, config.stdin_once) = (true, true);
     let id = client.run_config(&pod, config);
     let mut channels = Channels::connect(&client.attach_url(&id, ALL), "v5.channel.k8s.io");
-    channels.say(0, b"hello\n");
-    channels.say(255, &[0]);
+    channels.send(0, b"hello\n");
+    channels.send(255, &[0]);
     let got = channels.finish();
     assert_eq!(got[&1], b"got hello\n");
     client.wait_exited(&id);
@@ -96,12 +96,12 @@ fn ports_are_forwarded_through_a_tunnel_and_through_channels() {
     assert_eq!(got, b"ping pong");
     let url = client.try_forward_url(&pod.id, &[port.into()]).unwrap();
     let mut channels = Channels::connect(&url, "v4.channel.k8s.io");
-    channels.say(0, b"ping");
+    channels.send(0, b"ping");
     let got = channels.finish();
     assert_eq!(got[&0], [&port.to_le_bytes()[..], b"ping pong"].concat());
     assert_eq!(got[&1], port.to_le_bytes());
     // Without ports in the request they are unknown.
-    let (_, head, _) = ask(
+    let (_, head, _) = http_request(
         &client.forward_url(&pod.id),
         "GET",
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\

@@ -141,7 +141,7 @@ impl Registry {
     }
 
     fn push_manifest(&self, repository: &str, tag: &str, kind: &str, manifest: &Blob) -> String {
-        let answer = self.ask("PUT", &format!("/v2/{repository}/manifests/{tag}"), kind, &manifest.bytes);
+        let answer = self.request("PUT", &format!("/v2/{repository}/manifests/{tag}"), kind, &manifest.bytes);
         assert_eq!(answer.status, 201, "{answer:?}");
         manifest.digest.clone()
     }
@@ -150,20 +150,20 @@ impl Registry {
         if !self.pushed.lock().unwrap().insert((repository.to_owned(), blob.digest.clone())) {
             return;
         }
-        let begun = self.ask("POST", &format!("/v2/{repository}/blobs/uploads/"), "", &[]);
+        let begun = self.request("POST", &format!("/v2/{repository}/blobs/uploads/"), "", &[]);
         let location = begun.header.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().trim();
         let path = location.split_once(&self.host()).map_or(location, |(_, path)| path);
         let sign = if path.contains('?') { '&' } else { '?' };
         let path = format!("{path}{sign}digest={}", blob.digest);
-        let answer = self.ask("PUT", &path, "application/octet-stream", &blob.bytes);
+        let answer = self.request("PUT", &path, "application/octet-stream", &blob.bytes);
         assert_eq!(answer.status, 201, "{answer:?}");
     }
 
-    fn ask(&self, verb: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
-        self.try_ask(verb, path, kind, body).expect("the registry answers")
+    fn request(&self, verb: &str, path: &str, kind: &str, body: &[u8]) -> Answer {
+        self.try_request(verb, path, kind, body).expect("the registry answers")
     }
 
-    fn try_ask(&self, verb: &str, path: &str, kind: &str, body: &[u8]) -> Option<Answer> {
+    fn try_request(&self, verb: &str, path: &str, kind: &str, body: &[u8]) -> Option<Answer> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(seconds(20))).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(60))).unwrap();

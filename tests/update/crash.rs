@@ -3,8 +3,8 @@
 use super::*;
 use crate::support::env::TestEnv;
 
-/// Kills the daemon at `point` of a change from `from` to `to`, and returns whether the next daemon finds the change applied.
-/// None where the change has no such point.
+/// Kills the daemon at `point` of a change from `from` to `to`, and returns whether the next daemon
+/// finds the change applied. None where the change has no such point.
 fn killed_at(point: &str, from: (i64, i64), to: (i64, i64)) -> Option<bool> {
     let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=kill"));
     let pod = daemon.run_pod("pod");

@@ -1,4 +1,5 @@
-//! Containers that have ended keep their cgroup, and with it their statistics, but bind the limits of their pod no longer.
+//! Containers that have ended keep their cgroup, and with it their statistics, but bind the limits
+//! of their pod no longer.
 
 use std::io;
 
@@ -7,7 +8,8 @@ use rustix::process::Signal;
 use super::*;
 use crate::support::harness::kill;
 
-/// As a kubelet writes the limits of the pod that it owns. Version 1 refuses a quota below that of any cgroup in the pod.
+/// As a kubelet writes the limits of the pod that it owns. Version 1 refuses a quota below that of
+/// any cgroup in the pod.
 fn set_pod_quota(parent: &str, millis: i64) -> io::Result<()> {
     let dir = kernel_state::cgroup_dir("cpu", parent);
     if kernel_state::is_v2() {
@@ -26,7 +28,8 @@ fn requests(millis: i64, mib: i64) -> v1::LinuxContainerResources {
     asked
 }
 
-/// That the pod can be lowered below the limits of the container, which has ended, and that what it used is still known.
+/// That the pod can be lowered below the limits of the container, which has ended, and that what it
+/// used is still known.
 fn is_released(daemon: &Daemon, parent: &str, id: &str) {
     let client = daemon.client();
     assert_eq!(client.status(id).state(), v1::ContainerState::ContainerExited);

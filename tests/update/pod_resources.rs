@@ -21,7 +21,7 @@ fn announced(cpu: &str, memory: &str) -> v1::PodResourceConfig {
 }
 
 /// The annotation of the container that hooks get.
-fn told(client: &Client, id: &str, annotation: &str) -> serde_json::Value {
+fn annotation(client: &Client, id: &str, annotation: &str) -> serde_json::Value {
     let spec = &client.container_info(id)["runtimeSpec"];
     serde_json::from_str(spec["annotations"][annotation].as_str().unwrap()).unwrap()
 }
@@ -58,9 +58,9 @@ fn a_pod_cgroup_of_crisp_has_the_declared_limits_and_follows_resizes() {
         let client = daemon.client();
         let limits = &client.container_info(&id)["config"]["kubernetes_resources"]["limits"];
         assert_eq!(*limits, json!({"cpu": "1.5", "memory": "96Mi"}), "verbatim");
-        let own = told(client, &id, "io.crisp.container-resources");
+        let own = annotation(client, &id, "io.crisp.container-resources");
         assert_eq!(own["limits"]["cpu"], "1.5", "{own}");
-        let whole = told(client, &id, "io.crisp.pod-resources");
+        let whole = annotation(client, &id, "io.crisp.pod-resources");
         assert_eq!(whole["containers"][0]["kubernetesResources"]["limits"]["cpu"], "1500m", "{whole}");
         daemon.restart();
     }

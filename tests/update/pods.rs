@@ -61,8 +61,8 @@ fn a_pod_cgroup_of_crisp_includes_the_overhead_and_follows_resizes() {
     assert!(memory == "max" || memory.len() > 18, "{memory}");
 }
 
-/// As a kubelet makes a container whose pod is being raised: v1 would refuse a quota above the pod's, and the pod's is only
-/// raised for a container that runs.
+/// As a kubelet makes a container whose pod is being raised: v1 would refuse a quota above the
+/// pod's, and the pod's is only raised for a container that runs.
 #[test]
 fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
     let daemon = Daemon::start();

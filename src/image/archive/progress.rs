@@ -40,14 +40,14 @@ impl<'a> Counter<'a> {
 
     /// Counts bytes; returns an error once the work is cancelled.
     pub(crate) fn bytes(&self, count: u64) -> io::Result<()> {
-        self.tell(|seen| seen.bytes = seen.bytes.saturating_add(count))
+        self.update(|seen| seen.bytes = seen.bytes.saturating_add(count))
     }
 
     pub(crate) fn layer(&self) -> io::Result<()> {
-        self.tell(|seen| seen.layers += 1)
+        self.update(|seen| seen.layers += 1)
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Progress)) -> io::Result<()> {
+    fn update(&self, change: impl FnOnce(&mut Progress)) -> io::Result<()> {
         let mut seen = self.seen.lock();
         change(&mut seen);
         if (self.watch)(*seen).is_break() {

@@ -54,7 +54,7 @@ impl Repository {
     pub(crate) async fn resolve(&self, pick: &str) -> Result<Option<Digest>, FetchError> {
         let url = self.url("manifests", pick)?;
         let headers = accept_manifests();
-        let response = match self.with_retries(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
+        let response = match self.with_retries(|| self.send_authorized(Method::HEAD, url.clone(), &headers)).await {
             Ok(response) => response,
             // Some registries do not support HEAD; the manifest itself is then needed.
             Err(FetchError::Status { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => return Ok(None),
@@ -91,7 +91,7 @@ impl Repository {
     pub(crate) async fn has_blob(&self, digest: &Digest) -> Result<(), FetchError> {
         let url = self.url("blobs", digest.as_str())?;
         let headers = HeaderMap::new();
-        match self.with_retries(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
+        match self.with_retries(|| self.send_authorized(Method::HEAD, url.clone(), &headers)).await {
             Ok(_) => return Ok(()),
             Err(error @ FetchError::Status { status: StatusCode::NOT_FOUND, .. }) => return Err(error),
             Err(error @ FetchError::Unauthorized { .. }) => return Err(error),
@@ -100,7 +100,7 @@ impl Repository {
             Err(error) => tracing::debug!(%error, "HEAD request for a blob failed; requesting its first byte"),
         }
         let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=0-0"))]);
-        self.ask(Method::GET, url, &headers).await.map(drop)
+        self.send_authorized(Method::GET, url, &headers).await.map(drop)
     }
 
     /// Returns a blob from byte `offset` on, in pieces.
@@ -111,7 +111,7 @@ impl Repository {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
             headers.insert(RANGE, range.map_err(|error| FetchError::Client(error.into()))?);
         }
-        let response = self.with_retries(|| self.ask(Method::GET, url.clone(), &headers)).await?;
+        let response = self.with_retries(|| self.send_authorized(Method::GET, url.clone(), &headers)).await?;
         // A server that ignores the range sends the whole blob.
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => 0,
@@ -148,7 +148,7 @@ impl Repository {
     /// Returns the whole response of a GET.
     async fn whole(&self, url: &Url, headers: &HeaderMap, cap: u64) -> Result<Vec<u8>, FetchError> {
         self.with_retries(|| async {
-            let response = self.ask(Method::GET, url.clone(), headers).await?;
+            let response = self.send_authorized(Method::GET, url.clone(), headers).await?;
             ResponseBody::new(response, url.clone(), self.http.stall).whole(cap).await
         })
         .await
@@ -211,7 +211,7 @@ impl Repository {
 
     /// Sends a request, answers one challenge, follows redirects; returns an error for any status
     /// but success.
-    async fn ask(&self, method: Method, start: Url, headers: &HeaderMap) -> Result<Response, FetchError> {
+    async fn send_authorized(&self, method: Method, start: Url, headers: &HeaderMap) -> Result<Response, FetchError> {
         let mut url = start.clone();
         let mut redirects = 0;
         let mut challenged = false;

@@ -136,7 +136,7 @@ impl CdiRegistry {
             });
             for path in names {
                 let before = known.files.remove(&path);
-                let Some((file, new)) = look_at(&path, before, &mut bytes) else { continue };
+                let Some((file, new)) = read_if_changed(&path, before, &mut bytes) else { continue };
                 changed |= new;
                 files.insert(path.clone(), file);
                 order.push((rank, path));
@@ -180,7 +180,7 @@ fn spec_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the current file and whether it was read again; `None` if it was removed meanwhile.
-fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Reading, bool)> {
+fn read_if_changed(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Reading, bool)> {
     let meta = match std::fs::metadata(path) {
         Err(gone) if gone.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err() => return None,
         meta => meta.ok(),

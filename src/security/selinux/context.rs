@@ -77,7 +77,7 @@ impl Context {
 mod tests {
     use super::*;
 
-    fn asked(user: &str, role: &str, kind: &str, level: &str) -> SeLinux {
+    fn label(user: &str, role: &str, kind: &str, level: &str) -> SeLinux {
         SeLinux { user: user.into(), role: role.into(), kind: kind.into(), level: level.into() }
     }
 
@@ -100,12 +100,12 @@ mod tests {
         let process = |asked: &SeLinux| own.clone().of_process(asked).to_string();
         let files = |asked: &SeLinux| own.clone().of_files(asked).to_string();
         for (asked, of_process, of_files) in [
-            (asked("", "", "", ""), "u:r:t:s0:c1", "u:r:t:s0:c1"),
-            (asked("v", "", "", ""), "v:r:t:s0:c1", "v:r:t:s0:c1"),
-            (asked("", "q", "", ""), "u:q:t:s0:c1", "u:r:t:s0:c1"),
-            (asked("", "", "k", ""), "u:r:k:s0:c1", "u:r:t:s0:c1"),
-            (asked("", "", "", "s0:c2,c3"), "u:r:t:s0:c2,c3", "u:r:t:s0:c2,c3"),
-            (asked("v", "q", "k", "s1"), "v:q:k:s1", "v:r:t:s1"),
+            (label("", "", "", ""), "u:r:t:s0:c1", "u:r:t:s0:c1"),
+            (label("v", "", "", ""), "v:r:t:s0:c1", "v:r:t:s0:c1"),
+            (label("", "q", "", ""), "u:q:t:s0:c1", "u:r:t:s0:c1"),
+            (label("", "", "k", ""), "u:r:k:s0:c1", "u:r:t:s0:c1"),
+            (label("", "", "", "s0:c2,c3"), "u:r:t:s0:c2,c3", "u:r:t:s0:c2,c3"),
+            (label("v", "q", "k", "s1"), "v:q:k:s1", "v:r:t:s1"),
         ] {
             assert_eq!((process(&asked), files(&asked)), (of_process.to_owned(), of_files.to_owned()), "{asked:?}");
         }

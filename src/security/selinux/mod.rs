@@ -92,7 +92,7 @@ pub struct Selinux {
 
 impl Selinux {
     pub fn find() -> Self {
-        Self::at(PathBuf::from("/"), ask_kernel)
+        Self::at(PathBuf::from("/"), canonicalize)
     }
 
     fn at(root: PathBuf, ask: fn(&Path, &str) -> io::Result<String>) -> Self {
@@ -262,7 +262,7 @@ impl Selinux {
     }
 }
 
-fn ask_kernel(root: &Path, context: &str) -> io::Result<String> {
+fn canonicalize(root: &Path, context: &str) -> io::Result<String> {
     let mut file = File::options().read(true).write(true).open(root.join("sys/fs/selinux/context"))?;
     file.write_all(context.as_bytes())?;
     let mut answer = String::new();

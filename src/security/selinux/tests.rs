@@ -57,7 +57,7 @@ fn policy(_: &Path, text: &str) -> io::Result<String> {
     }
 }
 
-fn asked(kind: &str, level: &str) -> SeLinux {
+fn label(kind: &str, level: &str) -> SeLinux {
     SeLinux { user: String::new(), role: String::new(), kind: kind.into(), level: level.into() }
 }
 
@@ -72,7 +72,7 @@ fn a_host_without_selinux_labels_nothing_and_ignores_options() {
     let host = Host::new();
     let absent = |selinux: &Selinux| {
         assert!(!selinux.is_there());
-        let request = asked("own_t", "s0:c1,c2");
+        let request = label("own_t", "s0:c1,c2");
         for (asked, on) in [(None, true), (Some(&request), true), (Some(&request), false)] {
             assert_eq!(selinux.of_pod("p", asked, on).unwrap(), None);
             assert_eq!(selinux.of_container("c", None, LabelRequest { asked, ..SILENT }).unwrap(), None);
@@ -119,7 +119,7 @@ fn every_pod_has_its_own_level_until_it_is_freed() {
 fn requested_options_override_defaults_and_are_checked_by_the_kernel() {
     let host = Host::new();
     let selinux = host.selinux();
-    let request = asked("own_t", "s0:c3,c1");
+    let request = label("own_t", "s0:c3,c1");
     let labels = selinux.of_pod("p", Some(&request), true).unwrap().unwrap();
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:own_t:s0:c1,c3"));
     assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c1,c3");
@@ -127,14 +127,14 @@ fn requested_options_override_defaults_and_are_checked_by_the_kernel() {
     // Another pod may request the same level.
     selinux.of_pod("q", Some(&request), true).unwrap().unwrap();
     for (bad, context) in [
-        (asked("bad_t", ""), "system_u:system_r:bad_t:s0"),
-        (asked("", "s0:c8"), "system_u:system_r:container_t:s0:c8"),
+        (label("bad_t", ""), "system_u:system_r:bad_t:s0"),
+        (label("", "s0:c8"), "system_u:system_r:container_t:s0:c8"),
     ] {
         let refused = selinux.of_pod("r", Some(&bad), true).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Precondition);
         assert_eq!(refused.to_string(), format!("unknown SELinux context {context}: not in the host's policy"));
     }
-    let failed = selinux.of_pod("r", Some(&asked("broken_t", "")), true).unwrap_err();
+    let failed = selinux.of_pod("r", Some(&label("broken_t", "")), true).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Internal);
 }
 
@@ -142,10 +142,10 @@ fn requested_options_override_defaults_and_are_checked_by_the_kernel() {
 fn containers_have_their_pods_labels_except_for_requested_options() {
     let host = Host::new();
     let selinux = host.selinux();
-    let pod = selinux.of_pod("p", Some(&asked("", "s0:c0,c1")), true).unwrap().unwrap();
+    let pod = selinux.of_pod("p", Some(&label("", "s0:c0,c1")), true).unwrap().unwrap();
     let of = |request: LabelRequest<'_>| selinux.of_container("c", Some(&pod), request);
     assert_eq!(of(SILENT).unwrap(), Some(pod.clone()));
-    let (kind, place) = (asked("own_t", ""), asked("", "s0:c2"));
+    let (kind, place) = (label("own_t", ""), label("", "s0:c2"));
     let labels = of(LabelRequest { asked: Some(&kind), ..SILENT }).unwrap().unwrap();
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:own_t:s0:c0,c1"));
     assert_eq!(labels.mount, pod.mount);
@@ -153,7 +153,7 @@ fn containers_have_their_pods_labels_except_for_requested_options() {
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:container_t:s0:c2"));
     assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c2");
     assert_eq!(
-        of(LabelRequest { asked: Some(&asked("bad_t", "")), ..SILENT }).unwrap_err().kind(),
+        of(LabelRequest { asked: Some(&label("bad_t", "")), ..SILENT }).unwrap_err().kind(),
         ErrorKind::Precondition
     );
 }
@@ -163,7 +163,7 @@ fn a_privileged_container_has_no_label_unless_a_type_is_requested() {
     let host = Host::new();
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", None, true).unwrap().unwrap();
-    let (kind, place) = (asked("own_t", ""), asked("", "s0:c2"));
+    let (kind, place) = (label("own_t", ""), label("", "s0:c2"));
     let of = |asked, of_pod| {
         selinux.of_container("c", Some(&pod), LabelRequest { asked, of_pod, free: true }).unwrap().unwrap()
     };
@@ -188,7 +188,7 @@ fn default_contexts_are_read_from_the_policys_files() {
     host.write("etc/selinux/config", "SELINUXTYPE=../targeted\n");
     let lacking = host.selinux();
     assert_eq!(lacking.of_pod("p", None, true).unwrap(), None, "no options requested");
-    let refused = lacking.of_pod("p", Some(&asked("own_t", "")), true).unwrap_err();
+    let refused = lacking.of_pod("p", Some(&label("own_t", "")), true).unwrap_err();
     assert!(matches!(refused, SelinuxError::NoContexts) && refused.kind() == ErrorKind::Precondition);
     host.write("etc/selinux/config", "SELINUXTYPE=\"targeted\"\n");
     host.write("etc/selinux/targeted/contexts/lxc_contexts", "process = \"nonsense\"\nfile = \"a:b:c\"\n");
@@ -200,9 +200,9 @@ fn a_handler_with_selinux_off_sets_no_labels_and_refuses_options() {
     let host = Host::new();
     let selinux = host.selinux();
     assert_eq!(selinux.of_pod("p", None, false).unwrap(), None);
-    let refused = selinux.of_pod("p", Some(&asked("own_t", "")), false).unwrap_err();
+    let refused = selinux.of_pod("p", Some(&label("own_t", "")), false).unwrap_err();
     assert!(matches!(refused, SelinuxError::Off) && refused.kind() == ErrorKind::Precondition);
-    let request = asked("own_t", "");
+    let request = label("own_t", "");
     let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&request), ..SILENT }).unwrap_err();
     assert!(matches!(refused, SelinuxError::Unlabelled) && refused.kind() == ErrorKind::Precondition);
 }

@@ -28,7 +28,7 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
     for _ in 0..3 {
         let forward = forwards.next().await.unwrap();
         ports.push(forward.port);
-        forward.error.tell("connection refused").await;
+        forward.error.send("connection refused").await;
     }
     assert_eq!(ports, [81, 80, 82]);
     // Half of a pair is dropped after a timeout.
@@ -64,7 +64,7 @@ async fn ports_are_forwarded_through_websocket_messages() {
     frames.extend([&data_head(3, true, 2)[..], b"hi"].concat());
     // However the bytes are split into messages.
     for piece in frames.chunks(5) {
-        say(&mut client.io, ws::BINARY, piece).await;
+        send_frame(&mut client.io, ws::BINARY, piece).await;
     }
     let mut forward = forwards.next().await.unwrap();
     let mut got = Vec::new();
@@ -75,7 +75,7 @@ async fn ports_are_forwarded_through_websocket_messages() {
     forward.output.send(&mut Chunk::of(b"there")).await.unwrap();
     forward.output.finish().await;
     forward.error.finish().await;
-    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
+    let (messages, ()) = tokio::join!(receive(&mut client.io), forwards.end());
     client.buffer.extend_from_slice(&messages.concat());
     let mut all = Vec::new();
     while let Some(event) = client.decoder.next(&mut client.buffer).unwrap() {
@@ -90,14 +90,14 @@ async fn ports_have_two_channels_each() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
     let mut forwards = port_forward::open(io, protocol, &[80, 8080], TIMES).await;
-    say(&mut client.io, ws::BINARY, b"\x02for the second").await;
+    send_frame(&mut client.io, ws::BINARY, b"\x02for the second").await;
     let (first, mut second) = (forwards.next().await.unwrap(), forwards.next().await.unwrap());
     assert_eq!((first.port, second.port), (80, 8080));
     assert_eq!(second.input.next().await, Ok(Some(Bytes::from_static(b"for the second"))));
     second.output.send(&mut Chunk::of(b"answer")).await.unwrap();
-    first.error.tell("refused").await;
+    first.error.send("refused").await;
     assert!(forwards.next().await.is_none());
-    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
+    let (messages, ()) = tokio::join!(receive(&mut client.io), forwards.end());
     let wanted: [&[u8]; 6] =
         [b"\x00\x50\x00", b"\x01\x50\x00", b"\x02\x90\x1f", b"\x03\x90\x1f", b"\x02answer", b"\x01refused"];
     assert_eq!(messages, wanted);

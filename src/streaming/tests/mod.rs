@@ -230,10 +230,10 @@ async fn channels_carry_streams_and_can_be_closed_separately() {
     let RemoteCommand { streams: ClientStreams { stdin, stdout, stderr, resizes }, talk } =
         remote_command::open(io, protocol, wants, TIMES).await.unwrap();
     assert!(stderr.is_none());
-    say(&mut client.io, ws::BINARY, b"\x00typed").await;
-    say(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
-    say(&mut client.io, ws::BINARY, b"\x63unknown").await;
-    say(&mut client.io, ws::BINARY, b"\xff\x00").await;
+    send_frame(&mut client.io, ws::BINARY, b"\x00typed").await;
+    send_frame(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
+    send_frame(&mut client.io, ws::BINARY, b"\x63unknown").await;
+    send_frame(&mut client.io, ws::BINARY, b"\xff\x00").await;
     let mut stdin = stdin.unwrap();
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"typed"))));
     assert_eq!(stdin.next().await, Ok(None));
@@ -241,7 +241,7 @@ async fn channels_carry_streams_and_can_be_closed_separately() {
     let mut stdout = stdout.unwrap();
     stdout.send(&mut Chunk::of(b"printed")).await.unwrap();
     stdout.finish().await;
-    let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
+    let (all, ()) = tokio::join!(receive(&mut client.io), talk.end(&Outcome::Success));
     let status = [b"\x03", Outcome::Success.json().as_bytes()].concat();
     assert_eq!(all, [b"\x01".to_vec(), b"\x01printed".to_vec(), status]);
 }
@@ -252,14 +252,14 @@ async fn text_channels_are_encoded_in_base64() {
     let protocol = http_upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
     let RemoteCommand { streams: ClientStreams { stdin, stdout, .. }, talk } =
         remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
-    say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
-    say(&mut client.io, ws::TEXT, b"0not base64").await;
-    say(&mut client.io, ws::TEXT, b"0YmFy").await;
+    send_frame(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
+    send_frame(&mut client.io, ws::TEXT, b"0not base64").await;
+    send_frame(&mut client.io, ws::TEXT, b"0YmFy").await;
     let mut stdin = stdin.unwrap();
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"foo\n"))));
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"bar"))));
     let mut stdout = stdout.unwrap();
     stdout.send(&mut Chunk::of(b"\n")).await.unwrap();
-    let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
+    let (all, ()) = tokio::join!(receive(&mut client.io), talk.end(&Outcome::Success));
     assert_eq!(all, [b"1".to_vec(), b"1Cg==".to_vec()], "this older version does not send success");
 }

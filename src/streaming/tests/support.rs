@@ -105,13 +105,13 @@ pub(super) async fn opened(io: Io, version: &'static str) -> RemoteCommand {
     remote_command::open(io, spdy(version), ALL, TIMES).await.unwrap()
 }
 
-pub(super) async fn say(io: &mut DuplexStream, kind: u8, content: &[u8]) {
+pub(super) async fn send_frame(io: &mut DuplexStream, kind: u8, content: &[u8]) {
     let mut bytes = Vec::new();
     ws::masked_frame(kind, content, [1, 2, 3, 4], &mut bytes);
     io.write_all(&bytes).await.unwrap();
 }
 
-pub(super) async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
+pub(super) async fn receive(io: &mut DuplexStream) -> Vec<Vec<u8>> {
     let (mut decoder, mut buffer, mut all) = (ws::Decoder::of_server(), BytesMut::new(), Vec::<Vec<u8>>::new());
     loop {
         while let Some(event) = decoder.next(&mut buffer).unwrap() {

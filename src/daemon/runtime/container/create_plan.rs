@@ -142,10 +142,12 @@ impl Runtime {
     /// Refuses unknown handlers, although images are the same for all handlers.
     fn check_image_handlers(&self, spec: &ContainerSpec) -> Result<(), CreateError> {
         let handlers = &self.settings().handlers;
-        handlers.asked(&spec.image.handler).map_err(CreateError::ImageHandler)?;
+        handlers.for_field(&spec.image.handler).map_err(CreateError::ImageHandler)?;
         for (index, mount) in spec.mounts.iter().enumerate() {
             if let MountSource::Image { image, sub_path: _ } = &mount.source {
-                handlers.asked(&image.handler).map_err(|source| CreateError::MountImageHandler { index, source })?;
+                handlers
+                    .for_field(&image.handler)
+                    .map_err(|source| CreateError::MountImageHandler { index, source })?;
             }
         }
         Ok(())

@@ -101,7 +101,7 @@ const SHIM_OOM_SCORE: i32 = -998;
 impl Runtime {
     pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
         let settings = self.settings();
-        let handler = settings.handlers.asked(&spec.handler)?;
+        let handler = settings.handlers.for_field(&spec.handler)?;
         self.check(&spec, handler)?;
         self.check_user_ns(&spec)?;
         let id = PodId::from_bytes(random());

@@ -73,7 +73,7 @@ impl Runtime {
                             running.spawn(Arc::clone(self).forward(pod.clone(), forward));
                         }
                         Some(Forward { port, error, .. }) => {
-                            running.spawn(async move { error.tell(&format!("port {port} was not asked for")).await });
+                            running.spawn(async move { error.send(&format!("port {port} was not requested")).await });
                         }
                         None => more = false,
                     },
@@ -98,7 +98,7 @@ impl Runtime {
             Err(failed) => {
                 let words = model::error_chain::chain(&failed);
                 tracing::debug!(%pod, port, error = words, "port-forward");
-                error.tell(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
+                error.send(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
                 drop((input, output));
             }
         }

@@ -39,7 +39,7 @@ impl<'a> BlobStream<'a> {
         let pull = self.pull.clone();
         let mut tried = Vec::new();
         for remote in pull.endpoints(start) {
-            match self.ask(remote).await {
+            match self.request(remote).await {
                 Ok(()) => {
                     pull.log_fallback(remote, tried);
                     return Ok(());
@@ -53,7 +53,7 @@ impl<'a> BlobStream<'a> {
     }
 
     /// Requests the rest of the blob from one endpoint, repeatedly while that makes progress.
-    async fn ask(&mut self, remote: &Repository) -> Result<(), FetchError> {
+    async fn request(&mut self, remote: &Repository) -> Result<(), FetchError> {
         let mut backoff = Backoff::new();
         loop {
             let before = self.came;
