@@ -9,7 +9,8 @@ pub(crate) struct WirePath<'a>(pub(crate) &'a RequestField);
 
 impl Display for WirePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// CRI's name of this error (k8s.io/cri-api/pkg/errors); clients compare the start of the message with it.
+        /// CRI's name of this error (k8s.io/cri-api/pkg/errors); clients compare the start of the
+        /// message with it.
         const IMAGE_MOUNT: &str = "ImageVolumeMountFailed";
         match self.0 {
             RequestField::Annotation(key) => write!(f, "config.annotations[{key}]"),

@@ -66,7 +66,8 @@ fn panicked() -> Status {
     Status::internal("internal error: the request handler panicked; see the daemon log")
 }
 
-/// An RPC that crisp does not implement. It is the source of the status, by which the log recognises it.
+/// An RPC that crisp does not implement. It is the source of the status, so that the log recognises
+/// it.
 #[derive(Debug, thiserror::Error)]
 #[error("{rpc} is not implemented: {reason}")]
 struct UnimplementedRpc {
@@ -82,7 +83,8 @@ fn unimplemented_rpc<T>(rpc: &'static str, reason: &'static str) -> Result<T, St
     Err(status)
 }
 
-/// Returns true for the status of an RPC that crisp does not implement, and false where a field is refused.
+/// Returns whether the status is that of an RPC that crisp does not implement, not of an
+/// unsupported field.
 fn is_unimplemented_rpc(status: &Status) -> bool {
     status.source().is_some_and(|source| source.is::<UnimplementedRpc>())
 }

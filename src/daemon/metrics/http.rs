@@ -1,7 +1,7 @@
 //! The HTTP/1.1 endpoint of metrics: `GET` and `HEAD /metrics`.
 //!
-//! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins within [`TIMEOUT`]: silent, slow
-//! and idle clients make room for others.
+//! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins within
+//! [`TIMEOUT`]: silent, slow and idle clients make room for others.
 
 use std::convert::Infallible;
 use std::io;

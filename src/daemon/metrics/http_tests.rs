@@ -58,7 +58,8 @@ async fn an_invalid_head_is_refused() {
     assert!(exchange(address, b"\xff\xff\r\n\r\n").await.starts_with("HTTP/1.1 400 "));
     assert!(exchange(address, &[b'a'; HEAD_MAX + 1]).await.starts_with("HTTP/1.1 431 "));
     for unfinished in [&b"GET /met"[..], b"\r\n\r\n", b"", b"PRI * HTTP/2.0\r\n\r\n"] {
-        assert_eq!(exchange(address, unfinished).await, "");
+        let answer = exchange(address, unfinished).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400 "), "{answer}");
     }
 }
 

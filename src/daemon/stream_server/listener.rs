@@ -69,9 +69,9 @@ impl Drop for ListenerTask {
 
 impl Listener {
     pub(crate) async fn bind(config: &StreamConfig) -> Result<Self, BindError> {
-        let failed = |source| BindError::Bind { address: config.listen, source };
-        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let bind_error = |source| BindError::Bind { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(bind_error)?;
+        let address = listener.local_addr().map_err(bind_error)?;
         let tls = config.identity.as_ref().map(StreamIdentity::server).transpose()?;
         let tls = tls.map(|server| Tls(TlsAcceptor::from(Arc::new(server))));
         let scheme = if tls.is_some() { "https" } else { "http" };

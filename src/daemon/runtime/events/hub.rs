@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn no_event_is_built_without_clients() {
         let hub = EventHub::default();
-        hub.publish(EventKind::Created, || panic!("nobody listens"));
+        hub.publish(EventKind::Created, || panic!("there are no clients"));
         drop(hub.subscribe());
-        hub.publish(EventKind::Stopped, || panic!("nobody listens any more"));
+        hub.publish(EventKind::Stopped, || panic!("all clients have disconnected"));
     }
 
     #[tokio::test]

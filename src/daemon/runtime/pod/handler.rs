@@ -23,7 +23,7 @@ impl ErrorClass for HandlerMissing {
 
 impl Runtime {
     pub(crate) fn handler(&self, pod: &PodRecord) -> Result<Handler, HandlerMissing> {
-        let gone = || HandlerMissing { pod: pod.id.clone(), name: pod.spec.handler.clone() };
-        self.settings().handlers.get(&pod.spec.handler).cloned().ok_or_else(gone)
+        let missing = || HandlerMissing { pod: pod.id.clone(), name: pod.spec.handler.clone() };
+        self.settings().handlers.get(&pod.spec.handler).cloned().ok_or_else(missing)
     }
 }

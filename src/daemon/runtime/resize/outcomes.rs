@@ -116,17 +116,17 @@ impl ResizeOutcomes {
         self.outcomes[outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Files found to hold something that crisp did not write.
+    /// Returns the number of files found with a value that crisp did not write.
     pub(crate) fn drifted(&self) -> u64 {
         self.drifted.load(Ordering::Relaxed)
     }
 
-    /// How many pods and containers have such files now, as far as anybody looked.
+    /// Returns the number of pods and containers that had such files when they were last read.
     pub(crate) fn drifting(&self) -> usize {
         self.drifting.lock().len()
     }
 
-    /// Takes note of what was found for `id`: each new find is counted and reported once.
+    /// Records the drift of `id`: each new one is counted and logged once.
     pub(crate) fn found(&self, id: &str, drift: &[Drift]) {
         let mut drifting = self.drifting.lock();
         let known = drifting.get(id);
