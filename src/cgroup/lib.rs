@@ -60,5 +60,6 @@ pub use limits::memory_shrink::ShrinkTimeouts;
 pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::release::ReleaseError;
 pub use limits::v2::weight;
+pub use limits::value::{KnobValue, Value};
 pub use stats::{ReadBuffer, ReadError};
 pub use systemd::{BusError, ReloadWatcher, SyncError, Systemd, SystemdError, slice};

@@ -11,6 +11,7 @@ use crate::layout::Version;
 use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Unreadable, Values};
 use crate::limits::memory_shrink::ShrinkError;
 use crate::limits::plan::{Change, PlanError, Write};
+use crate::limits::value::KnobValue;
 use crate::limits::{memory_shrink, plan, v1, v2};
 use crate::systemd::SyncError;
 
@@ -178,12 +179,14 @@ pub fn observe(fs: &impl CgroupFs, settings: &AppliedValues) -> Result<CurrentLi
     };
     let drift = settings.iter().filter_map(|(knob, setting)| {
         let found = values.get(knob);
-        let same = found.is_some_and(|found| *found == setting.read_back || knob.same(&setting.read_back, found));
+        let read_back = &setting.read_back;
+        let same =
+            found.is_some_and(|found| found.text() == read_back || knob.same(&knob.value(read_back.as_str()), found));
         (!same).then(|| Drift {
             knob: knob.clone(),
             wrote: setting.written.clone(),
             read: setting.read_back.clone(),
-            found: found.cloned(),
+            found: found.map(KnobValue::to_string),
         })
     });
     Ok(CurrentLimits { observed, drift: drift.collect() })
@@ -193,7 +196,7 @@ pub fn observe(fs: &impl CgroupFs, settings: &AppliedValues) -> Result<CurrentLi
 fn write_value(fs: &impl CgroupFs, write: &Write) -> Result<(), ShrinkError> {
     match write.lowered_memory() {
         Some(limit) => memory_shrink::lower(fs, write, limit),
-        None => Ok(fs.write(&write.knob, &write.want)?),
+        None => Ok(fs.write(&write.knob, write.want.text())?),
     }
 }
 
@@ -205,7 +208,7 @@ fn write_error(fs: &impl CgroupFs, write: &Write, error: ShrinkError, left: Vec<
             let limit = write.lowered_memory().unwrap_or(Bytes(0));
             ApplyError::BelowUsage { file, limit, usage, left, source: answer }
         }
-        ShrinkError::Io(source) => ApplyError::Write { file, value: write.want.clone(), left, source },
+        ShrinkError::Io(source) => ApplyError::Write { file, value: write.want.to_string(), left, source },
     }
 }
 
@@ -216,15 +219,16 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyErr
             continue;
         }
         let file = || fs.location(&write.knob);
-        match fs.read(&write.knob) {
+        match fs.read(&write.knob).map(|found| write.knob.value(found)) {
             Ok(found) if write.knob.kept(&write.want, &found) => {
                 if let Some(setting) = settings.get_mut(&write.knob) {
-                    setting.read_back = found;
+                    setting.read_back = found.to_string();
                 }
             }
             Ok(found) => {
                 let left = roll_back(fs, change);
-                return Err(ApplyError::NotKept { file: file(), value: write.want.clone(), found, left });
+                let (value, found) = (write.want.to_string(), found.to_string());
+                return Err(ApplyError::NotKept { file: file(), value, found, left });
             }
             // There is nothing left to take back.
             Err(_) if !fs.exists() => return Err(ApplyError::Gone(file())),
@@ -260,7 +264,8 @@ fn read(fs: &impl CgroupFs, knobs: Vec<Knob>) -> Result<Values, ApplyError> {
     let mut absent = None;
     for knob in knobs {
         match fs.read(&knob) {
-            Ok(value) => {
+            Ok(text) => {
+                let value = knob.value(text);
                 values.insert(knob, value);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => absent = Some(knob),

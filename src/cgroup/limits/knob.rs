@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use model::resources::{Bytes, CpuSet, HugePageSize, UnifiedKey};
+use model::resources::{Bytes, HugePageSize, UnifiedKey};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
 use crate::limits::memory_shrink::ShrinkTimeouts;
+use crate::limits::value::{Form, KnobValue, Value};
 use crate::systemd::SyncError;
 
 /// A file of a cgroup that holds one setting; the part before the first dot is its controller.
@@ -17,9 +18,10 @@ use crate::systemd::SyncError;
 pub struct Knob(Cow<'static, str>);
 
 /// What the kernel said a set of knobs held at one moment; a knob that this host does not have is not in it.
-pub type Values = BTreeMap<Knob, String>;
+pub type Values = BTreeMap<Knob, KnobValue>;
 
-/// What was written to a file, and what it read right afterwards, in the kernel's own form.
+/// The text written to a file, and the text read back right afterwards. For reports: a later reading is
+/// parsed only if it differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppliedValue {
     pub written: String,
@@ -117,53 +119,51 @@ impl Knob {
         [Self::MEMORY_LIMIT, Self::MEMSW_LIMIT, Self::MEMORY_MAX].contains(self)
     }
 
-    /// Whether two texts are the same setting to the kernel.
-    pub fn same(&self, a: &str, b: &str) -> bool {
-        a.trim() == b.trim()
-            || match self.unit() {
-                Unit::Bytes { granule } => match (bytes(a), bytes(b)) {
-                    (Some(a), Some(b)) => floor(a, granule) == floor(b, granule),
-                    (None, _) | (_, None) => false,
-                },
-                Unit::Set => match (CpuSet::new(a), CpuSet::new(b)) {
-                    (Ok(a), Ok(b)) => a == b,
-                    (Err(_), _) | (_, Err(_)) => false,
-                },
-                Unit::Text | Unit::Opaque => false,
-            }
+    /// Parses a value as read from the file or as it is to be written.
+    pub fn value(&self, text: impl Into<String>) -> KnobValue {
+        KnobValue::parse(self.form(), text)
     }
 
-    /// Whether `found` is what the kernel should show after `wrote` was written; of `cpu.max` the quota may come alone.
+    /// Returns whether the kernel takes both values for the same setting.
+    pub fn same(&self, a: &KnobValue, b: &KnobValue) -> bool {
+        a.same(b, self.form())
+    }
+
+    /// Returns whether `found` is the value that the kernel shows after `written` was written; a quota
+    /// written to `cpu.max` without a period keeps the old period.
     ///
-    /// Files that only a raw v2 setting can name may show a value in a form of their own: there the kernel's word counts.
-    pub fn kept(&self, wrote: &str, found: &str) -> bool {
-        match self.unit() {
-            Unit::Opaque => true,
-            Unit::Text if *self == Self::CPU_MAX && !wrote.trim().contains(' ') => {
-                found.split(' ').next() == Some(wrote.trim())
-            }
-            Unit::Bytes { .. } | Unit::Set | Unit::Text => self.same(wrote, found),
+    /// A file with an opaque form, which only a unified setting can name, may show another text: every
+    /// value is accepted there.
+    pub fn kept(&self, written: &KnobValue, found: &KnobValue) -> bool {
+        match (self.form(), written.value(), found.value()) {
+            (Form::Opaque, _, _) => true,
+            (_, Value::Bandwidth { quota, period: None }, Value::Bandwidth { quota: found, .. }) => quota == found,
+            _ => self.same(written, found),
         }
     }
 
-    /// The value as a limit in bytes, `None` for unlimited.
-    pub(crate) fn limit(&self, value: &str) -> Result<Option<Bytes>, Unreadable> {
-        bytes(value).map(|limit| limit.map(Bytes)).ok_or_else(|| self.unreadable(value))
+    /// Returns the value as a limit in bytes, `None` for unlimited.
+    pub(crate) fn limit(&self, value: &KnobValue) -> Result<Option<Bytes>, Unreadable> {
+        value.limit().ok_or_else(|| self.unreadable(value))
     }
 
-    /// The value as a number.
-    pub(crate) fn number(&self, value: &str) -> Result<i64, Unreadable> {
-        value.trim().parse().map_err(|_| self.unreadable(value))
+    /// Returns the value as a number, `None` for unlimited.
+    pub(crate) fn number(&self, value: &KnobValue) -> Result<Option<u64>, Unreadable> {
+        match value.value() {
+            Value::Number(n) => Ok(Some(*n)),
+            Value::Unlimited => Ok(None),
+            Value::Bandwidth { .. } | Value::Set(_) | Value::Text => Err(self.unreadable(value)),
+        }
     }
 
-    pub(crate) fn unreadable(&self, value: &str) -> Unreadable {
-        Unreadable { knob: self.clone(), value: value.to_owned() }
+    pub(crate) fn unreadable(&self, value: &KnobValue) -> Unreadable {
+        Unreadable { knob: self.clone(), value: value.text().to_owned() }
     }
 
-    fn unit(&self) -> Unit {
+    fn form(&self) -> Form {
         if let Some(rest) = self.file().strip_prefix("hugetlb.") {
             let size = rest.split('.').next().unwrap_or_default();
-            return Unit::Bytes { granule: huge_page_bytes(size) };
+            return Form::Bytes { granule: huge_page_bytes(size) };
         }
         match self.file() {
             "memory.limit_in_bytes"
@@ -173,11 +173,12 @@ impl Knob {
             | "memory.low"
             | "memory.min"
             | "memory.swap.max"
-            | "memory.swap.high" => Unit::Bytes { granule: page() },
-            "cpuset.cpus" | "cpuset.mems" => Unit::Set,
-            "cpu.cfs_period_us" | "cpu.cfs_quota_us" | "cpu.shares" | "cpu.max" | "cpu.weight" | "memory.oom.group"
-            | "pids.max" => Unit::Text,
-            _ => Unit::Opaque,
+            | "memory.swap.high" => Form::Bytes { granule: page() },
+            "cpuset.cpus" | "cpuset.mems" => Form::Set,
+            "cpu.max" => Form::Bandwidth,
+            "cpu.cfs_period_us" | "cpu.cfs_quota_us" | "cpu.shares" | "cpu.weight" | "memory.oom.group"
+            | "pids.max" => Form::Number,
+            _ => Form::Opaque,
         }
     }
 }
@@ -186,55 +187,6 @@ impl fmt::Display for Knob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-/// How the kernel changes a value between writing and reading.
-enum Unit {
-    /// Rounded down to whole pages.
-    Bytes { granule: u64 },
-    /// Written in the kernel's own form.
-    Set,
-    /// Not at all.
-    Text,
-    /// Not known here.
-    Opaque,
-}
-
-/// v1 shows "no limit" as the largest number of whole pages, which depends on the page size; no machine has as much.
-pub(crate) const NO_LIMIT: u64 = 1 << 62;
-
-/// Outer `None`: not a number of bytes; inner `None`: unlimited.
-fn bytes(value: &str) -> Option<Option<u64>> {
-    match value.trim() {
-        "max" | "-1" => Some(None),
-        number => memparse(number).map(|n| (n < NO_LIMIT).then_some(n)),
-    }
-}
-
-/// A number as the kernel takes it for an amount of memory: hexadecimal, octal, and with a suffix for powers of 1024.
-fn memparse(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
-        b'K' => (&text[..text.len() - 1], 10),
-        b'M' => (&text[..text.len() - 1], 20),
-        b'G' => (&text[..text.len() - 1], 30),
-        b'T' => (&text[..text.len() - 1], 40),
-        b'P' => (&text[..text.len() - 1], 50),
-        // No suffix in a hexadecimal number.
-        b'E' if !text.starts_with("0x") && !text.starts_with("0X") => (&text[..text.len() - 1], 60),
-        _ => (text, 0),
-    };
-    let number = if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
-        u64::from_str_radix(hex, 16)
-    } else if digits.len() > 1 && digits.starts_with('0') {
-        u64::from_str_radix(digits, 8)
-    } else {
-        digits.parse()
-    };
-    number.ok()?.checked_mul(1 << shift)
-}
-
-fn floor(bytes: Option<u64>, granule: u64) -> Option<u64> {
-    bytes.map(|n| n - n % granule)
 }
 
 pub(crate) fn page() -> u64 {
@@ -256,34 +208,50 @@ pub(crate) fn huge_page_bytes(size: &str) -> u64 {
 mod tests {
     use super::*;
 
+    fn same(knob: &Knob, a: &str, b: &str) -> bool {
+        knob.same(&knob.value(a), &knob.value(b))
+    }
+
+    fn kept(knob: &Knob, written: &str, found: &str) -> bool {
+        knob.kept(&knob.value(written), &knob.value(found))
+    }
+
     #[test]
     fn memory_is_compared_in_whole_pages() {
-        assert!(Knob::MEMORY_MAX.same("1000001", "999424"));
-        assert!(!Knob::MEMORY_MAX.same("1003520", "999424"));
-        assert!(Knob::MEMORY_LIMIT.same("-1", "9223372036854771712\n"));
-        assert!(!Knob::MEMORY_LIMIT.same("-1", "4096"));
+        assert!(same(&Knob::MEMORY_MAX, "1000001", "999424"));
+        assert!(!same(&Knob::MEMORY_MAX, "1003520", "999424"));
+        assert!(same(&Knob::MEMORY_LIMIT, "-1", "9223372036854771712\n"));
+        assert!(!same(&Knob::MEMORY_LIMIT, "-1", "4096"));
         for text in ["64M", "64m", "65536k", "0x4000000", "0400000000"] {
-            assert!(Knob::MEMORY_MAX.same(text, "67108864"), "{text}");
+            assert!(same(&Knob::MEMORY_MAX, text, "67108864"), "{text}");
         }
         for text in ["", "M", "64X", "0x", "1.5G", "-2", "64 M", "99999999999E"] {
-            assert!(Knob::MEMORY_MAX.limit(text).is_err(), "{text}");
+            assert!(Knob::MEMORY_MAX.limit(&Knob::MEMORY_MAX.value(text)).is_err(), "{text}");
         }
-        assert!(Knob::hugetlb_max(&HugePageSize::new("2MB").unwrap()).same("3145728", "2097152"));
+        assert!(same(&Knob::hugetlb_max(&HugePageSize::new("2MB").unwrap()), "3145728", "2097152"));
     }
 
     #[test]
     fn sets_are_compared_by_members() {
-        assert!(Knob::CPUSET_CPUS.same("0,1,2", "0-2\n"));
-        assert!(!Knob::CPUSET_CPUS.same("0,1,2", ""));
+        assert!(same(&Knob::CPUSET_CPUS, "0,1,2", "0-2\n"));
+        assert!(!same(&Knob::CPUSET_CPUS, "0,1,2", ""));
+        assert!(same(&Knob::CPUSET_CPUS, "", "\n"));
     }
 
     #[test]
-    fn what_the_kernel_rewrites_in_its_own_form_is_taken_as_kept() {
+    fn damaged_values_are_the_same_only_as_texts() {
+        assert!(same(&Knob::MEMORY_MAX, "lots", "lots"));
+        assert!(!same(&Knob::MEMORY_MAX, "lots", "many"));
+        assert!(!same(&Knob::CPU_WEIGHT, "heavy", "100"));
+    }
+
+    #[test]
+    fn a_value_that_the_kernel_shows_in_another_form_is_kept() {
         let io = Knob::unified(&UnifiedKey::new("io.max").unwrap());
-        assert!(io.kept("8:0 rbps=1048576", "8:0 rbps=1048576 wbps=max riops=max wiops=max"));
-        assert!(!Knob::CPU_WEIGHT.kept("100", "99"));
-        assert!(Knob::CPU_MAX.kept("max", "max 100000") && Knob::CPU_MAX.kept("5000", "5000 100000"));
-        assert!(!Knob::CPU_MAX.kept("5000", "max 100000") && !Knob::CPU_MAX.kept("5000 10000", "5000 100000"));
+        assert!(kept(&io, "8:0 rbps=1048576", "8:0 rbps=1048576 wbps=max riops=max wiops=max"));
+        assert!(!kept(&Knob::CPU_WEIGHT, "100", "99"));
+        assert!(kept(&Knob::CPU_MAX, "max", "max 100000") && kept(&Knob::CPU_MAX, "5000", "5000 100000"));
+        assert!(!kept(&Knob::CPU_MAX, "5000", "max 100000") && !kept(&Knob::CPU_MAX, "5000 10000", "5000 100000"));
     }
 
     #[test]

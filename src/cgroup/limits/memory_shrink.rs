@@ -65,7 +65,7 @@ pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Res
     if Knob::MEMORY_HIGH.limit(high)?.is_some_and(|high| high <= limit) {
         return Ok(());
     }
-    let down = Write { knob: Knob::MEMORY_HIGH, had: high.clone(), want: limit.to_string() };
+    let down = Write { knob: Knob::MEMORY_HIGH, had: high.clone(), want: Knob::MEMORY_HIGH.value(limit.to_string()) };
     // Where the change is about it anyway, that later write is also the end of this.
     match change.writes.iter_mut().find(|write| write.knob == Knob::MEMORY_HIGH) {
         Some(later) => later.had.clone_from(&down.want),
@@ -111,7 +111,7 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
     loop {
         let answer = match fs.version() {
             // The kernel makes room by itself, and says no where that is not enough.
-            Version::V1 => match fs.write(&write.knob, &write.want) {
+            Version::V1 => match fs.write(&write.knob, write.want.text()) {
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => Some(e),
                 other => return Ok(other?),
             },
@@ -120,7 +120,7 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
         let usage = usage(fs, &write.knob)?;
         if fs.version() == Version::V2 {
             if usage <= limit {
-                return Ok(fs.write(&write.knob, &write.want)?);
+                return Ok(fs.write(&write.knob, write.want.text())?);
             }
             reclaim(fs, Bytes((usage.0 - limit.0).min(PIECE)))?;
         }

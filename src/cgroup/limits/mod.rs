@@ -13,3 +13,4 @@ pub(crate) mod release;
 mod swap;
 mod v1;
 pub(crate) mod v2;
+pub(crate) mod value;

@@ -10,14 +10,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
 use crate::limits::knob::{AppliedValue, AppliedValues, Knob, Unreadable, Values};
+use crate::limits::value::KnobValue;
 use crate::limits::{memory_shrink, v1, v2};
 
 /// One step of a change, and the step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WriteText")]
 pub struct Write {
     pub knob: Knob,
-    pub had: String,
-    pub want: String,
+    pub had: KnobValue,
+    pub want: KnobValue,
+}
+
+/// A write in a journal: its values are texts, which the knob parses.
+#[derive(Deserialize)]
+struct WriteText {
+    knob: Knob,
+    had: String,
+    want: String,
+}
+
+impl From<WriteText> for Write {
+    fn from(WriteText { knob, had, want }: WriteText) -> Self {
+        let (had, want) = (knob.value(had), knob.value(want));
+        Self { knob, had, want }
+    }
 }
 
 /// A change that was thought through: what to write, and what stands in the files then.
@@ -78,8 +95,8 @@ impl Write {
 
     /// The limit that a write to a memory limit makes lower.
     pub(crate) fn lowered_memory(&self) -> Option<Bytes> {
-        let had = self.knob.limit(&self.had).ok()?;
-        let want = self.knob.limit(&self.want).ok()??;
+        let had = self.had.limit()?;
+        let want = self.want.limit()??;
         (self.knob.is_memory_limit() && had.is_none_or(|had| want < had)).then_some(want)
     }
 
@@ -118,7 +135,8 @@ impl Change {
         for write in self.writes.iter().rev().map(Write::back) {
             let had = change.writes.iter().position(|later| later.knob == write.knob);
             let had = had.map_or_else(|| write.had.clone(), |at| change.writes.remove(at).had);
-            let setting = AppliedValue { written: write.want.clone(), read_back: write.want.clone() };
+            let setting =
+                AppliedValue { written: write.want.text().to_owned(), read_back: write.want.text().to_owned() };
             change.wanted.insert(write.knob.clone(), setting);
             change.writes.push(Write { had, ..write });
         }
@@ -159,12 +177,12 @@ pub(crate) struct PlanBuilder<'a> {
 }
 
 impl PlanBuilder<'_> {
-    pub(crate) fn now(&self, knob: &Knob) -> Option<&str> {
-        self.now.get(knob).map(String::as_str)
+    pub(crate) fn now(&self, knob: &Knob) -> Option<&KnobValue> {
+        self.now.get(knob)
     }
 
     /// The value of a knob that `field` cannot do without.
-    pub(crate) fn need(&self, field: &'static str, knob: &Knob) -> Result<&str, PlanError> {
+    pub(crate) fn need(&self, field: &'static str, knob: &Knob) -> Result<&KnobValue, PlanError> {
         self.now(knob).ok_or_else(|| PlanError::Missing { field, knob: knob.clone() })
     }
 
@@ -175,13 +193,14 @@ impl PlanBuilder<'_> {
 
     /// Adds a write, unless it would change nothing. A later write to the same knob takes the place of an earlier one.
     pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), PlanError> {
-        let had = self.need(field, &knob)?.to_owned();
-        let want = want.into();
-        if knob.is_memory_limit() && knob.limit(&want).is_err() {
-            return Err(PlanError::NoLimit { field, knob, want });
+        let had = self.need(field, &knob)?.clone();
+        let want = knob.value(want);
+        if knob.is_memory_limit() && want.limit().is_none() {
+            return Err(PlanError::NoLimit { field, knob, want: want.to_string() });
         }
         self.change.writes.retain(|write| write.knob != knob);
-        self.change.wanted.insert(knob.clone(), AppliedValue { written: want.clone(), read_back: had.clone() });
+        let applied = AppliedValue { written: want.to_string(), read_back: had.to_string() };
+        self.change.wanted.insert(knob.clone(), applied);
         if !knob.same(&had, &want) {
             self.change.writes.push(Write { knob, had, want });
         }

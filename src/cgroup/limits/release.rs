@@ -44,7 +44,7 @@ fn release(fs: &impl CgroupFs) -> Result<(), ReleaseError> {
     let mut outcome = Ok(());
     for (knob, value) in binding {
         let released = match fs.read(knob) {
-            Ok(found) if knob.same(&found, value) => Ok(()),
+            Ok(found) if knob.same(&knob.value(found.as_str()), &knob.value(*value)) => Ok(()),
             Ok(_) => fs.write(knob, value),
             Err(e) => Err(e),
         };

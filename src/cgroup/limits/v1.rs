@@ -1,10 +1,6 @@
 //! Limits as cgroup v1 has them.
 
-use std::cmp::Ordering;
-
-use model::resources::{
-    Bytes, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits,
-};
+use model::resources::{Bytes, CpuQuota, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits};
 
 use crate::limits::knob::{Knob, Unreadable, Values};
 use crate::limits::plan::{Limit, PlanBuilder, PlanError};
@@ -125,11 +121,14 @@ fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), Pla
     };
     let had_quota = Knob::CFS_QUOTA.number(draft.need(QUOTA, &Knob::CFS_QUOTA)?)?;
     let had_period = Knob::CFS_PERIOD.number(draft.need(PERIOD, &Knob::CFS_PERIOD)?)?;
-    let longer = Knob::CFS_PERIOD.number(&period)?.cmp(&had_period) == Ordering::Greater;
-    let more = Knob::CFS_QUOTA.number(&quota)?.cmp(&had_quota) == Ordering::Greater;
+    let longer = patch.cpu_period.map(|period| period.micros().0) > had_period;
+    let more = match patch.cpu_quota {
+        Some(CpuQuota::Micros(quota)) => Some(quota.0) > had_quota,
+        Some(CpuQuota::Unlimited) | None => false,
+    };
     // While there is no quota the period means nothing; when both grow, a larger quota in the old, shorter period would
     // be more than either end.
-    let period_first = had_quota < 0 || (longer && more);
+    let period_first = had_quota.is_none() || (longer && more);
     if period_first {
         draft.set(PERIOD, Knob::CFS_PERIOD, period)?;
         draft.set(QUOTA, Knob::CFS_QUOTA, quota)
@@ -158,16 +157,16 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<ObservedLi
     let mut observed = ObservedLimits::default();
     for (knob, value) in now {
         match knob.file() {
-            "cpu.cfs_quota_us" => observed.cpu_quota = u64::try_from(knob.number(value)?).ok().map(Micros),
-            "cpu.cfs_period_us" => observed.cpu_period = u64::try_from(knob.number(value)?).ok().map(Micros),
+            "cpu.cfs_quota_us" => observed.cpu_quota = knob.number(value)?.map(Micros),
+            "cpu.cfs_period_us" => observed.cpu_period = knob.number(value)?.map(Micros),
             "cpu.shares" => {
-                let shares = CpuShares::new(knob.number(value)?).map_err(|_| knob.unreadable(value))?;
-                observed.cpu_shares = Some(shares);
+                let shares = knob.number(value)?.and_then(|shares| CpuShares::new(i64::try_from(shares).ok()?).ok());
+                observed.cpu_shares = Some(shares.ok_or_else(|| knob.unreadable(value))?);
             }
             "memory.limit_in_bytes" => observed.memory = knob.limit(value)?,
             "memory.memsw.limit_in_bytes" => observed.memory_swap = knob.limit(value)?,
-            "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
-            "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
+            "cpuset.cpus" => observed.cpuset_cpus = value.set(),
+            "cpuset.mems" => observed.cpuset_mems = value.set(),
             _ => {}
         }
     }

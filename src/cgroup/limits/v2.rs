@@ -1,11 +1,10 @@
 //! Limits as cgroup v2 has them.
 
-use model::resources::{
-    Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, ObservedLimits,
-};
+use model::resources::{Bytes, CpuQuota, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, ObservedLimits};
 
 use crate::limits::knob::{Knob, Unreadable, Values};
 use crate::limits::plan::{Limit, PlanBuilder, PlanError};
+use crate::limits::value::Value;
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();
@@ -107,13 +106,16 @@ fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), Pla
         (None, Some(_)) => "cpu_period",
     };
     let had = draft.need(field, &Knob::CPU_MAX)?;
-    let (had_quota, had_period) = had.trim().split_once(' ').ok_or_else(|| Knob::CPU_MAX.unreadable(had))?;
-    let quota = match patch.cpu_quota {
-        None => had_quota.to_owned(),
-        Some(CpuQuota::Unlimited) => "max".to_owned(),
-        Some(CpuQuota::Micros(micros)) => micros.to_string(),
+    let Value::Bandwidth { quota: had_quota, period: Some(had_period) } = *had.value() else {
+        return Err(Knob::CPU_MAX.unreadable(had).into());
     };
-    let period = patch.cpu_period.map_or_else(|| had_period.to_owned(), |period| period.micros().to_string());
+    let quota = match patch.cpu_quota {
+        None => had_quota,
+        Some(CpuQuota::Unlimited) => None,
+        Some(CpuQuota::Micros(micros)) => Some(micros.0),
+    };
+    let quota = quota.map_or_else(|| "max".to_owned(), |micros| micros.to_string());
+    let period = patch.cpu_period.map_or(had_period, |period| period.micros().0);
     draft.set(field, Knob::CPU_MAX, format!("{quota} {period}"))
 }
 
@@ -149,19 +151,20 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<ObservedLi
     for (knob, value) in now {
         match knob.file() {
             "cpu.max" => {
-                let (quota, period) = value.trim().split_once(' ').ok_or_else(|| knob.unreadable(value))?;
-                observed.cpu_quota = knob.limit(quota)?.map(|n| Micros(n.0));
-                observed.cpu_period = knob.limit(period)?.map(|n| Micros(n.0));
+                let Value::Bandwidth { quota, period: Some(period) } = *value.value() else {
+                    return Err(knob.unreadable(value));
+                };
+                (observed.cpu_quota, observed.cpu_period) = (quota.map(Micros), Some(Micros(period)));
             }
             // 0 where cpu.idle puts the group behind all others: no weight then.
             "cpu.weight" => {
-                observed.cpu_weight = u64::try_from(knob.number(value)?).ok().and_then(|n| CpuWeight::new(n).ok());
+                observed.cpu_weight = knob.number(value)?.and_then(|n| CpuWeight::new(n).ok());
             }
             "memory.max" => observed.memory = knob.limit(value)?,
             "memory.swap.max" => swap = knob.limit(value)?,
             // Empty where the parent's set is in force.
-            "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
-            "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
+            "cpuset.cpus" => observed.cpuset_cpus = value.set(),
+            "cpuset.mems" => observed.cpuset_mems = value.set(),
             _ => {}
         }
     }

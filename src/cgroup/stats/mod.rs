@@ -120,7 +120,7 @@ fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
 /// The limit that a cgroup has itself, in bytes; those above it may have lower ones.
 fn limit(knob: &Knob, dir: &Path, scratch: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
     let text = scratch.text(dir, knob.file())?;
-    Ok(text.and_then(|text| knob.limit(text).ok().flatten()).map(|limit| limit.0))
+    Ok(text.and_then(|text| knob.value(text).limit().flatten()).map(|limit| limit.0))
 }
 
 /// What a limit leaves; a limit that was just lowered may be below what is used.

@@ -8,7 +8,8 @@ use model::stats::{MemoryUsage, SwapUsage};
 use super::read::{ReadBuffer, ReadError, keyed};
 use super::{CpuSample, MemorySample, left, limit, working_set};
 use crate::cgroup::Cgroup;
-use crate::limits::knob::{Knob, NO_LIMIT};
+use crate::limits::knob::Knob;
+use crate::limits::value::NO_LIMIT;
 
 pub(super) fn cpu(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<CpuSample, ReadError> {
     let Some(dir) = group.dir_of("cpuacct") else { return Ok(CpuSample::default()) };

@@ -107,7 +107,7 @@ fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
         assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");
         // Cut off before the CPU's part, and used at once.
         let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
-        raise.for_each(|write| fs.write(&write.knob, &write.want).unwrap());
+        raise.for_each(|write| fs.write(&write.knob, write.want.text()).unwrap());
         let fs = fs.using(48 * MIB);
         assert!(matches!(crate::limits::apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!((observe(&fs).unwrap().memory, fs.oom_kills()), (Some(Bytes(64 * MIB)), 0));
@@ -203,7 +203,7 @@ proptest! {
             let most = from.memory.unwrap().bytes().max(to.memory.unwrap().bytes());
             let swap = from.memory_swap.unwrap().bytes().max(to.memory_swap.unwrap().bytes());
             for write in &change.writes {
-                fs.write(&write.knob, &write.want).unwrap();
+                fs.write(&write.knob, write.want.text()).unwrap();
                 let now = observe(&fs).unwrap();
                 prop_assert!(now.memory <= most, "{:?} after {write:?}", now.memory);
                 prop_assert!(fs.version() == Version::V2 || now.memory_swap <= swap);

@@ -265,7 +265,7 @@ fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
         let change = apply::prepare(fs, &to).unwrap();
         for cut in 0..=change.writes.len() {
             for write in &change.writes[..cut] {
-                fs.write(&write.knob, &write.want).unwrap();
+                fs.write(&write.knob, write.want.text()).unwrap();
             }
             let settled = apply::recover(fs, &change).unwrap();
             let now = observe(fs).unwrap();

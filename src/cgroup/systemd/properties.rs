@@ -3,11 +3,10 @@
 //! systemd writes all limits of a unit again whenever it reloads, from what it was told; what it was not told it sets
 //! back to nothing. So every file that it knows is told to it. Files that it does not know it leaves alone.
 
-use model::resources::CpuSet;
-
 use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
 use crate::layout::Version;
 use crate::limits::knob::{Knob, Unreadable, Values};
+use crate::limits::value::{KnobValue, Value as KnobMeaning};
 
 /// A property of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +32,8 @@ const SECOND: u64 = 1_000_000;
 /// systemd writes a quota down in whole percents of a CPU, and reads that back when it reloads.
 const PERCENT: u64 = SECOND / 100;
 
-/// What the kernel takes where a quota comes without a period.
-const USUAL_PERIOD: &str = "100000";
+/// The period if a quota was written without one.
+const DEFAULT_PERIOD: u64 = 100_000;
 
 /// How a file's value becomes a property's.
 #[derive(Debug, Clone, Copy)]
@@ -123,7 +122,7 @@ pub(crate) fn of(version: Version, systemd: u32, now: &Values, changed: &Values)
         }
     }
     if bandwidth_knobs(version).iter().any(|knob| changed.contains_key(knob)) {
-        let value = |knob: &Knob| changed.get(knob).or_else(|| now.get(knob)).map(String::as_str);
+        let value = |knob: &Knob| changed.get(knob).or_else(|| now.get(knob));
         properties.extend(bandwidth(version, systemd, value)?);
     }
     Ok(properties)
@@ -131,21 +130,21 @@ pub(crate) fn of(version: Version, systemd: u32, now: &Values, changed: &Values)
 
 impl Form {
     /// `None` where the value is about something else than this property.
-    fn read(self, knob: &Knob, value: &str) -> Result<Option<Value>, Unreadable> {
+    fn read(self, knob: &Knob, value: &KnobValue) -> Result<Option<Value>, Unreadable> {
         Ok(match self {
             Self::Limit { least } => Some(Value::Number(knob.limit(value)?.map_or(INFINITY, |n| n.0.max(least)))),
             Self::Weight => {
                 // The general weight may be marked as such; a line that begins with a device is for that device alone.
-                let value = value.trim();
-                let number = value.strip_prefix("default ").unwrap_or(value);
+                let text = value.text().trim();
+                let number = text.strip_prefix("default ").unwrap_or(text);
                 if number.contains(':') {
                     return Ok(None);
                 }
                 Some(Value::Number(number.trim().parse().map_err(|_| knob.unreadable(value))?))
             }
             Self::Set => {
-                let set = value.trim();
-                Some(Value::Mask(if set.is_empty() { Vec::new() } else { mask(knob, set)? }))
+                let empty = value.text().trim().is_empty();
+                Some(Value::Mask(if empty { Vec::new() } else { mask(knob, value)? }))
             }
         })
     }
@@ -155,22 +154,22 @@ impl Form {
 fn bandwidth<'a>(
     version: Version,
     systemd: u32,
-    value: impl Fn(&Knob) -> Option<&'a str>,
+    value: impl Fn(&Knob) -> Option<&'a KnobValue>,
 ) -> Result<Vec<Property>, Unreadable> {
     let (quota, period) = match version {
         Version::V1 => match (value(&Knob::CFS_QUOTA), value(&Knob::CFS_PERIOD)) {
             (Some(quota), Some(period)) => {
-                let quota = Knob::CFS_QUOTA.number(quota)?;
-                (u64::try_from(quota).ok(), number(&Knob::CFS_PERIOD, period)?)
+                let unreadable = || Knob::CFS_PERIOD.unreadable(period);
+                (Knob::CFS_QUOTA.number(quota)?, Knob::CFS_PERIOD.number(period)?.ok_or_else(unreadable)?)
             }
             (None, _) | (_, None) => return Ok(Vec::new()),
         },
         Version::V2 => {
-            let Some(text) = value(&Knob::CPU_MAX) else { return Ok(Vec::new()) };
-            // The period may be left out where it is the usual one.
-            let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), USUAL_PERIOD));
-            let quota = if quota == "max" { None } else { Some(number(&Knob::CPU_MAX, quota)?) };
-            (quota, number(&Knob::CPU_MAX, period)?)
+            let Some(value) = value(&Knob::CPU_MAX) else { return Ok(Vec::new()) };
+            let KnobMeaning::Bandwidth { quota, period } = *value.value() else {
+                return Err(Knob::CPU_MAX.unreadable(value));
+            };
+            (quota, period.unwrap_or(DEFAULT_PERIOD))
         }
     };
     let per_second = quota.map_or(INFINITY, |quota| per_second(quota, period));
@@ -181,21 +180,28 @@ fn bandwidth<'a>(
     Ok(properties)
 }
 
-/// What a file holds after a reload of systemd that held `wrote` before, where that is not the same.
-pub(crate) fn after_reload(knob: &Knob, wrote: &str, period: Option<&str>) -> Option<String> {
+/// Returns the content of a file after a reload of systemd if it is not `wrote`, which it held before.
+pub(crate) fn after_reload(knob: &Knob, wrote: &str, period: Option<&KnobValue>) -> Option<String> {
     if *knob == OOM_GROUP {
         return Some("0".to_owned());
     }
-    let (quota, period) = match wrote.trim().split_once(' ') {
-        Some(both) if *knob == Knob::CPU_MAX => both,
-        None if *knob == Knob::CPU_MAX => (wrote.trim(), USUAL_PERIOD),
-        _ if *knob == Knob::CFS_QUOTA => (wrote.trim(), period?.trim()),
-        _ => return None,
-    };
-    let micros: u64 = period.parse().ok()?;
-    // No quota, `max` or -1, is told as it is.
-    let rounded = per_second(quota.parse().ok()?, micros).saturating_mul(micros) / SECOND;
-    Some(if *knob == Knob::CPU_MAX { format!("{rounded} {period}") } else { rounded.to_string() })
+    // systemd keeps "no quota", `max` or -1, exactly.
+    if *knob == Knob::CPU_MAX {
+        let KnobMeaning::Bandwidth { quota: Some(quota), period } = *knob.value(wrote).value() else { return None };
+        let period = period.unwrap_or(DEFAULT_PERIOD);
+        Some(format!("{} {period}", rounded(quota, period)))
+    } else if *knob == Knob::CFS_QUOTA {
+        let quota = knob.number(&knob.value(wrote)).ok()??;
+        let period = Knob::CFS_PERIOD.number(period?).ok()??;
+        Some(rounded(quota, period).to_string())
+    } else {
+        None
+    }
+}
+
+/// Returns the quota that systemd writes back: a whole percentage of a CPU.
+fn rounded(quota: u64, period: u64) -> u64 {
+    per_second(quota, period).saturating_mul(period) / SECOND
 }
 
 /// What a quota is in a second, in whole percents: never less than it is.
@@ -204,12 +210,8 @@ fn per_second(quota: u64, period: u64) -> u64 {
     exact.div_ceil(PERCENT).saturating_mul(PERCENT)
 }
 
-fn number(knob: &Knob, value: &str) -> Result<u64, Unreadable> {
-    value.trim().parse().map_err(|_| knob.unreadable(value))
-}
-
-fn mask(knob: &Knob, value: &str) -> Result<Vec<u8>, Unreadable> {
-    let set = CpuSet::new(value).map_err(|_| knob.unreadable(value))?;
+fn mask(knob: &Knob, value: &KnobValue) -> Result<Vec<u8>, Unreadable> {
+    let set = value.set().ok_or_else(|| knob.unreadable(value))?;
     let mut bytes = Vec::new();
     for member in set.members() {
         let member = usize::try_from(member).map_err(|_| knob.unreadable(value))?;

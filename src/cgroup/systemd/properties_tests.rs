@@ -4,7 +4,14 @@ use crate::devices::{allow_all, default_rules};
 const NEW: u32 = 255;
 
 fn values(pairs: &[(&'static str, &str)]) -> Values {
-    pairs.iter().map(|(file, value)| (Knob::named(file), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(file, value)| (Knob::named(file), *value))
+        .map(|(knob, value)| {
+            let value = knob.value(value);
+            (knob, value)
+        })
+        .collect()
 }
 
 fn told(version: Version, pairs: &[(&'static str, &str)]) -> Vec<(&'static str, Value)> {
@@ -152,7 +159,9 @@ fn all_devices_are_told_as_two_rules_and_what_has_no_words_is_refused() {
 
 #[test]
 fn what_a_reload_makes_of_a_file_is_known() {
-    let after = |file, wrote, period| after_reload(&Knob::named(file), wrote, period);
+    let after = |file, wrote, period: Option<&str>| {
+        after_reload(&Knob::named(file), wrote, period.map(|period| Knob::CFS_PERIOD.value(period)).as_ref())
+    };
     assert_eq!(after("cpu.max", "12300 100000", None).unwrap(), "13000 100000");
     assert_eq!(after("cpu.max", "25000 100000", None).unwrap(), "25000 100000");
     assert_eq!(after("cpu.max", "12345", None).unwrap(), "13000 100000");

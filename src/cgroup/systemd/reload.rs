@@ -63,9 +63,9 @@ impl Cgroup {
         }
         for (knob, setting) in settings {
             let period = self.held(&Knob::CFS_PERIOD)?;
-            let Some(theirs) = properties::after_reload(knob, &setting.written, period.as_deref()) else { continue };
+            let Some(theirs) = properties::after_reload(knob, &setting.written, period.as_ref()) else { continue };
             let found = self.held(knob)?;
-            if theirs != setting.read_back && found.is_some_and(|found| knob.same(&found, &theirs)) {
+            if theirs != setting.read_back && found.is_some_and(|found| knob.same(&found, &knob.value(theirs))) {
                 self.write(knob, &setting.written).map_err(|source| SyncError::Restore {
                     file: self.location(knob),
                     value: setting.written.clone(),

@@ -9,6 +9,7 @@ use super::{Property, SystemdError, properties};
 use crate::cgroup::Cgroup;
 use crate::devices::Policy;
 use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
+use crate::limits::value::KnobValue;
 
 /// Why systemd could not be told; what is in force is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +58,12 @@ impl Cgroup {
             let kept = match self.held(knob)? {
                 Some(found) => knob.same(&found, value),
                 // systemd takes a controller away that nobody needs: no set is held there as well as with it.
-                None => value.is_empty(),
+                None => value.text().is_empty(),
             };
             if !kept {
-                self.write(knob, value).map_err(|source| SyncError::Restore {
+                self.write(knob, value.text()).map_err(|source| SyncError::Restore {
                     file: self.location(knob),
-                    value: value.clone(),
+                    value: value.to_string(),
                     source,
                 })?;
             }
@@ -77,9 +78,9 @@ impl Cgroup {
         systemd.set(unit, &told)
     }
 
-    pub(super) fn held(&self, knob: &Knob) -> Result<Option<String>, SyncError> {
+    pub(super) fn held(&self, knob: &Knob) -> Result<Option<KnobValue>, SyncError> {
         match self.read(knob) {
-            Ok(value) => Ok(Some(value)),
+            Ok(text) => Ok(Some(knob.value(text))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(SyncError::Read { file: self.location(knob), source }),
         }
@@ -105,7 +106,7 @@ mod tests {
     }
 
     fn known(fs: &FakeCgroup, knob: &Knob) -> Option<String> {
-        fs.known().get(knob).cloned()
+        fs.known().get(knob).map(KnobValue::to_string)
     }
 
     #[test]
@@ -142,12 +143,12 @@ mod tests {
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let change = apply::prepare(&fs, &patch(2, 2 << 20)).unwrap();
         // Written, and not told.
-        change.writes.iter().for_each(|write| fs.write(&write.knob, &write.want).unwrap());
+        change.writes.iter().for_each(|write| fs.write(&write.knob, write.want.text()).unwrap());
         assert!(matches!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "2097152");
         // Told, and then half undone by somebody who was cut off too.
         let first = &change.writes[0];
-        fs.write(&first.knob, &first.had).unwrap();
+        fs.write(&first.knob, first.had.text()).unwrap();
         assert_eq!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "1048576");
         assert_eq!(known(&fs, &Knob::CPU_WEIGHT).unwrap(), "59");
@@ -157,6 +158,6 @@ mod tests {
     fn with_the_cgroupfs_driver_there_is_nobody_to_tell() {
         let layout = crate::Layout::V2 { root: "/nonexistent".into() };
         let group = Cgroup::new(std::sync::Arc::new(layout), model::CgroupPath::new("/a.slice/b.scope").unwrap());
-        group.sync(&Values::from([(Knob::MEMORY_MAX, "nonsense".to_owned())])).unwrap();
+        group.sync(&Values::from([(Knob::MEMORY_MAX, Knob::MEMORY_MAX.value("nonsense"))])).unwrap();
     }
 }

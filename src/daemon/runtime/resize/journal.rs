@@ -225,6 +225,14 @@ mod tests {
     }
 
     #[test]
+    fn the_json_of_a_journal_holds_values_as_texts() {
+        let text = r#"{"asked":"x","change":{"writes":[{"knob":"memory.max","had":"max","want":"64M"}],"wanted":{"memory.max":{"written":"64M","read_back":"max"}}}}"#;
+        let journal: Journal<String> = serde_json::from_str(text).unwrap();
+        assert_eq!(*journal.change.writes[0].want.value(), cgroup::Value::Number(64 << 20));
+        assert_eq!(serde_json::to_string(&journal).unwrap(), text);
+    }
+
+    #[test]
     fn a_journal_that_was_cut_off_while_it_was_written_says_nothing() {
         let dir = tempfile::tempdir().unwrap();
         journal("the one before").write(dir.path()).unwrap().done();
