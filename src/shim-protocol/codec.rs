@@ -25,8 +25,8 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
 mod tests {
     use super::*;
     use crate::{
-        Event, LaunchWarningKind, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage,
-        ShimRequest,
+        Event, ExecRequest, LaunchWarningKind, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind,
+        ShimMessage, ShimRequest,
     };
 
     #[test]
@@ -44,6 +44,15 @@ mod tests {
         let asked = br#"{"dir":"/d","namespaces":{"network":true,"ipc":true,"uts":true,"pid":false},"hostname":"h",
             "sysctls":{},"shm_size":1,"oom_score_adj":0}"#;
         assert_eq!(decode::<SandboxRequest>(asked).unwrap().user, None);
+    }
+
+    #[test]
+    fn an_exec_of_an_older_daemon_has_no_score() {
+        let id = "ab".repeat(32);
+        let older = format!(
+            r#"{{"container":"{id}","exec":1,"args":["true"],"stdio":{{"stdin":false,"stdout":true,"stderr":true}}}}"#
+        );
+        assert_eq!(decode::<ExecRequest>(older.as_bytes()).unwrap().oom_score_adj, None);
     }
 
     #[test]

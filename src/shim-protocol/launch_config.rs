@@ -24,6 +24,7 @@ pub struct LaunchConfig {
     pub log_rate_max: u64,
     /// A compiled seccomp filter, 8 bytes for each instruction.
     pub seccomp: Option<PathBuf>,
+    /// The score at creation. A later one is in [`crate::ExecRequest`].
     pub oom_score_adj: Option<i32>,
     /// Hooks must run after the program has started; they are in the OCI configuration.
     #[serde(default)]

@@ -106,6 +106,10 @@ pub struct ExecRequest {
     pub exec: u64,
     pub args: Vec<String>,
     pub stdio: Stdio,
+    /// The OOM score adjustment of the program. An older daemon does not send it; it keeps the score
+    /// in `launch.json`.
+    #[serde(default)]
+    pub oom_score_adj: Option<i32>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

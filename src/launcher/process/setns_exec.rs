@@ -137,7 +137,7 @@ pub fn exec(
     init: Pid,
     stdio: ExecStdio,
 ) -> Result<ExecProcess, ExecError> {
-    let prepared = prepare(dir, mode, init)?;
+    let prepared = prepare(request, mode, dir, init)?;
     let program = SiblingPid::new().map_err(step("allocating a page for the pid"))?;
     let call = ExecCall { request, mode, program: &program };
     let between = sys::fork::fork(prepared.alone, || enter_or_report(call, prepared, stdio));
@@ -171,7 +171,7 @@ impl ExecNamespaces {
     }
 }
 
-fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError> {
+fn prepare(request: &ExecRequest, mode: ExecMode, dir: &Path, init: Pid) -> Result<Prepared, ExecError> {
     let ExecSpec { process, linux } = read(dir, "config.json")?;
     let mut process = process.ok_or(ExecError::NoProcess)?;
     if mode == ExecMode::Terminal {
@@ -189,7 +189,7 @@ fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError>
         filter,
         cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
         proc: ProcFs::of_host().map_err(step("opening /proc"))?,
-        oom_score_adj: launch.oom_score_adj.unwrap_or(0),
+        oom_score_adj: request.oom_score_adj.or(launch.oom_score_adj).unwrap_or(0),
         null: null().map_err(step("opening /dev/null"))?,
         ids: linux.and_then(ExecNamespaces::ids),
         container: pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?,

@@ -10,6 +10,8 @@ use model::{ErrorClass, ErrorKind};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
+use crate::store::ContainerRecord;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OomScoreError {
     #[error("finding the container's processes")]
@@ -53,6 +55,11 @@ pub(crate) fn of(pid: NonZeroU32) -> Option<OomScoreAdj> {
 
 fn parse(text: &str) -> Option<OomScoreAdj> {
     text.trim().parse().ok().and_then(|score| OomScoreAdj::new(score).ok())
+}
+
+/// Returns the score of a program that is executed in the container.
+pub(crate) fn for_exec(record: &ContainerRecord) -> Option<i32> {
+    Some(record.spec.resources.oom_score_adj.map_or(0, |score| i32::from(score.get())))
 }
 
 /// Gives those processes of `group` that have one of the scores `from` the score `to`: one that chose its own keeps it.

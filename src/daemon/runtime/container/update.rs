@@ -7,7 +7,6 @@ use config::OomPolicy;
 use model::resources::{LimitsPatch, OomScoreAdj};
 use model::{ContainerId, ContainerSpec, ContainerUpdate, ErrorClass, ErrorKind, PodId};
 use safe_fs::FileError;
-use shim_protocol::LaunchConfig;
 
 use super::oom_score;
 use crate::runtime::lifecycle_steps::Step;
@@ -120,7 +119,6 @@ impl Runtime {
                 && let Some(scores) = scores
             {
                 scores.roll_back();
-                self.persist_oom_score(&record, record.spec.resources.oom_score_adj)?;
             }
             Ok(recorded?)
         });
@@ -150,7 +148,7 @@ impl Runtime {
         Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(error) })
     }
 
-    /// For its processes now, and for those that are exec'd later.
+    /// Changes the score of the container's processes. An exec takes the score from the record.
     fn set_oom_score(
         &self,
         record: &ContainerRecord,
@@ -160,21 +158,14 @@ impl Runtime {
         // What the first process has is what the others have too, unless a daemon was cut off just here.
         let from: Vec<OomScoreAdj> =
             record.state.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
-        let changed = match oom_score::change(group, &from, score) {
+        match oom_score::change(group, &from, score) {
             Err(error)
                 if error.kind() == ErrorKind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict =>
             {
                 tracing::warn!(error = model::error_chain::chain(&error), "the container keeps its OOM score");
-                oom_score::Changed::default()
+                Ok(oom_score::Changed::default())
             }
-            other => other?,
-        };
-        match self.persist_oom_score(record, Some(score)) {
-            Ok(()) => Ok(changed),
-            Err(error) => {
-                changed.roll_back();
-                Err(error.into())
-            }
+            other => Ok(other?),
         }
     }
 
@@ -184,18 +175,6 @@ impl Runtime {
         let pod = self.pod(pod.as_str()).ok();
         let handler = pod.as_deref().and_then(|pod| self.handler(pod).ok());
         handler.as_ref().unwrap_or(handlers.default_one()).oom_score_adj
-    }
-
-    /// For those that are exec'd later.
-    fn persist_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
-        let path = LaunchConfig::path(&self.layout.container(&record.pod, &record.id));
-        match safe_fs::read_json::<LaunchConfig>(&path)? {
-            Some(launch) => {
-                let oom_score_adj = score.map(|score| i32::from(score.get()));
-                safe_fs::write_json(&path, &LaunchConfig { oom_score_adj, ..launch })
-            }
-            None => Ok(()),
-        }
     }
 
     /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.

@@ -18,6 +18,7 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
+use crate::runtime::container::oom_score;
 use crate::sandbox_client::SandboxClient;
 
 /// The size of a pipe to a program in bytes: larger than the default, since every copy costs two context switches.
@@ -94,7 +95,13 @@ impl Runtime {
         let StdioOptions { stdin, stdout, stderr, tty } = options;
         let stdio = Stdio { stdin: stdin && !tty, stdout: stdout && !tty, stderr: stderr && !tty };
         let (exec, exited) = sandbox.expect_exec();
-        let request = ExecRequest { container: record.id.clone(), exec, args, stdio };
+        let request = ExecRequest {
+            container: record.id.clone(),
+            exec,
+            args,
+            stdio,
+            oom_score_adj: oom_score::for_exec(&record),
+        };
         match start_connected(&sandbox, ExecStreamRequest { exec: request, terminal: tty }).await {
             Ok(stdio) => Ok(ExecSession { sandbox, exec, exited, stdio }),
             Err(error) => {

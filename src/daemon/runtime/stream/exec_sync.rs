@@ -12,6 +12,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::exec_budget::{COMMANDS_MAX, ExecLimits, ExecShare};
 use super::running::NotRunning;
 use crate::runtime::Runtime;
+use crate::runtime::container::oom_score;
 use crate::sandbox_client::{SandboxClient, SandboxError};
 
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +78,13 @@ impl Runtime {
         // Whatever happens to the request, the command does not outlive it.
         let mut kill_guard = ExecKillGuard { sandbox: &sandbox, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
-        let request = ExecRequest { container: container.clone(), exec, args: command, stdio };
+        let request = ExecRequest {
+            container: container.clone(),
+            exec,
+            args: command,
+            stdio,
+            oom_score_adj: oom_score::for_exec(&record),
+        };
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
             let started = sandbox.exec(request, &[their_out.as_fd(), their_err.as_fd()]).await;
