@@ -2,6 +2,7 @@
 
 use cgroup::{AppliedValues, CurrentLimits, Drift};
 use model::resources::LimitsPatch;
+use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
 
 use super::Runtime;
@@ -85,7 +86,11 @@ impl Runtime {
     /// `now` has the kernel's limits, if the container has a cgroup.
     pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&CurrentLimits>) -> Value {
         let dir = self.layout.container(&container.pod, &container.id);
-        let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
+        let mut spec = safe_fs::read_json::<Spec>(&dir.join("config.json")).ok().flatten();
+        if let Some(spec) = &mut spec {
+            // A resize does not write the file.
+            self.set_resource_annotations(spec, container).ok();
+        }
         json!({
             "pid": container.state.pid(),
             "pod": container.pod,

@@ -10,7 +10,7 @@ use oci::pod_resources_json;
 use oci_spec::runtime::Spec;
 
 use crate::runtime::Runtime;
-use crate::store::{ContainerRecord, PodRecord};
+use crate::store::ContainerRecord;
 
 /// A container that is not what was announced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,23 +67,37 @@ pub(crate) fn check(
 }
 
 impl Runtime {
-    /// Brings what hooks are told of a container up to date. They are told once more, no more than that: where it fails,
-    /// they are told what was true before.
-    pub(crate) fn rewrite_resource_annotations(&self, pod: &PodRecord, container: &ContainerRecord) {
+    /// Updates the resource annotations in `config.json` before the poststart hooks read them: they may
+    /// have changed since the container was created. A failure leaves the old ones.
+    pub(crate) fn refresh_resource_annotations(&self, container: &ContainerRecord) {
         let path = self.layout.container(&container.pod, &container.id).join("config.json");
-        let resources = container.spec.kubernetes_resources.as_ref();
-        let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
-            Some(mut spec) => {
-                pod_resources_json::update_annotations(&mut spec, pod.spec.pod_resources.as_ref(), resources)
-                    .map_err(|e| e.to_string())?;
-                safe_fs::write_json(&path, &spec).map_err(|e| chain(&e))
+        let refreshed = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|found| match found {
+            Some(spec) if has_poststart(&spec) => {
+                let mut current = spec.clone();
+                self.set_resource_annotations(&mut current, container).map_err(|e| e.to_string())?;
+                if current == spec { Ok(()) } else { safe_fs::write_json(&path, &current).map_err(|e| chain(&e)) }
             }
-            None => Ok(()),
+            Some(_) | None => Ok(()),
         });
-        if let Err(error) = told {
-            tracing::warn!(container = %container.id, error, "hooks are told of resources as they were");
+        if let Err(error) = refreshed {
+            tracing::warn!(container = %container.id, error, "poststart hooks get the resources of the container's creation");
         }
     }
+
+    /// Sets the annotations with the current resources of the container and its pod.
+    pub(crate) fn set_resource_annotations(
+        &self,
+        spec: &mut Spec,
+        container: &ContainerRecord,
+    ) -> serde_json::Result<()> {
+        let pod = self.pod(container.pod.as_str()).ok();
+        let declared = pod.as_ref().and_then(|pod| pod.spec.pod_resources.as_ref());
+        pod_resources_json::update_annotations(spec, declared, container.spec.kubernetes_resources.as_ref())
+    }
+}
+
+fn has_poststart(spec: &Spec) -> bool {
+    spec.hooks().as_ref().and_then(|hooks| hooks.poststart().as_ref()).is_some_and(|hooks| !hooks.is_empty())
 }
 
 #[cfg(test)]

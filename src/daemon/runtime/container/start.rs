@@ -8,7 +8,7 @@ use shim_protocol::ShimErrorKind;
 
 use super::stop::has_exited;
 use crate::runtime::lifecycle_steps::Step;
-use crate::runtime::{LookupError, Runtime};
+use crate::runtime::{LookupError, Runtime, blocking};
 use crate::sandbox_client::SandboxError;
 use crate::store::{ContainerRecord, Entry};
 
@@ -57,11 +57,16 @@ impl Runtime {
     }
 
     /// The caller has the container's turn.
-    async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
+    async fn start_entry(self: &Arc<Self>, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
         let record = entry.get();
         record.state.start(SystemTime::now())?;
         let sandbox = self.sandbox_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
         self.at_step(&Step::StartContainer(&record));
+        let pod_resources = self.pod(record.pod.as_str()).is_ok_and(|pod| pod.spec.pod_resources.is_some());
+        if pod_resources || record.spec.kubernetes_resources.is_some() {
+            let (runtime, record) = (self.clone(), record.clone());
+            blocking(move || runtime.refresh_resource_annotations(&record)).await;
+        }
         if let Err(source) = sandbox.start_container(record.id.clone()).await {
             let container = record.id.clone();
             if !matches!(&source, SandboxError::Failed(failure) if failure.kind == ShimErrorKind::Program) {

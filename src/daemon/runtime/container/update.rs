@@ -126,11 +126,6 @@ impl Runtime {
             Ok(()) => self.resizes.count(Outcome::Applied),
             Err(error) => return self.failed(entry, &record, error),
         }
-        if journal.asked.kubernetes_resources.is_some()
-            && let Ok(pod) = self.pod(record.pod.as_str())
-        {
-            self.rewrite_resource_annotations(&pod, &entry.get());
-        }
         Ok(())
     }
 

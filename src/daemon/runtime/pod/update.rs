@@ -38,24 +38,8 @@ impl Runtime {
         if !self.pods.has(&entry) {
             return Err(LookupError::NoSuchPod(id.to_owned()).into());
         }
-        let announced = asked.pod_resources.is_some();
         let (runtime, pod) = (self.clone(), entry.clone());
-        blocking(move || runtime.update_pod_now(&pod, asked)).await?;
-        if announced {
-            self.rewrite_all_resource_annotations(&entry.get()).await;
-        }
-        Ok(())
-    }
-
-    /// Each container in its turn to be changed: another change writes the same file.
-    async fn rewrite_all_resource_annotations(self: &Arc<Self>, pod: &Arc<PodRecord>) {
-        for container in self.containers_of(&pod.id) {
-            let _turn = container.lock_resources().await;
-            if self.containers.has(&container) {
-                let (runtime, pod, container) = (self.clone(), pod.clone(), container.get());
-                blocking(move || runtime.rewrite_resource_annotations(&pod, &container)).await;
-            }
-        }
+        blocking(move || runtime.update_pod_now(&pod, asked)).await
     }
 
     fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
