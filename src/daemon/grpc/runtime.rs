@@ -1,5 +1,6 @@
 //! RuntimeService.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -135,12 +136,16 @@ impl RuntimeService for RuntimeApi {
         // again and again. containerd and CRI-O send none either.
         let timestamp = if wanted { convert::status::nanos(SystemTime::now()) } else { 0 };
         let pod = self.runtime.pod(&text).map_err(status::of)?;
-        Ok(Response::new(PodSandboxStatusResponse {
-            status: Some(convert::status::pod(&pod)),
-            info: verbose(wanted, || self.runtime.pod_info(&pod)),
-            containers_statuses: convert::event::statuses(&self.runtime.containers_now(&pod.id)),
-            timestamp,
-        }))
+        let status = Some(convert::status::pod(&pod));
+        let containers_statuses = convert::event::statuses(&self.runtime.containers_now(&pod.id));
+        let info = match wanted {
+            true => {
+                let runtime = Arc::clone(&self.runtime);
+                run_blocking(move || verbose(true, || runtime.pod_info(&pod))).await?
+            }
+            false => BTreeMap::new(),
+        };
+        Ok(Response::new(PodSandboxStatusResponse { status, info, containers_statuses, timestamp }))
     }
 
     async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> RpcResult<ListPodSandboxResponse> {
@@ -196,10 +201,15 @@ impl RuntimeService for RuntimeApi {
         let text = id("container_id", container_id).map_err(status::of)?;
         record_container_id(&text);
         let (container, limits) = self.runtime.container_snapshot(&text).map_err(status::of)?;
-        Ok(Response::new(ContainerStatusResponse {
-            status: Some(convert::status::container(&container, limits.as_ref())),
-            info: verbose(wanted, || self.runtime.container_info(&container, limits.as_ref())),
-        }))
+        let status = Some(convert::status::container(&container, limits.as_ref()));
+        let info = match wanted {
+            true => {
+                let runtime = Arc::clone(&self.runtime);
+                run_blocking(move || verbose(true, || runtime.container_info(&container, limits.as_ref()))).await?
+            }
+            false => BTreeMap::new(),
+        };
+        Ok(Response::new(ContainerStatusResponse { status, info }))
     }
 
     async fn reopen_container_log(

@@ -122,8 +122,7 @@ impl Runtime {
     /// A drift is counted and logged once.
     pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<CurrentLimits> {
         let pid = container.state.pid()?;
-        let cgroup = self.cgroup(&container.cgroup).with_file_cache(entry.samples().files.clone());
-        let mut now = cgroup.observe(&container.applied).ok()?;
+        let mut now = self.cgroup_of(entry).observe(&container.applied).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
         self.record_drift(entry, container, &mut now);
         Some(now)
@@ -141,10 +140,9 @@ impl Runtime {
 
     /// Returns the limits of a pod's cgroup in the kernel, also if the client owns the cgroup.
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
-        let mut now = self.cgroup(&pod.cgroup.path).observe(&pod.applied).ok()?;
-        if let Ok(entry) = self.pod_entry(pod.id.as_str()) {
-            self.record_drift(&entry, pod, &mut now);
-        }
+        let entry = self.pod_entry(pod.id.as_str()).ok()?;
+        let mut now = self.cgroup_of(&entry).observe(&pod.applied).ok()?;
+        self.record_drift(&entry, pod, &mut now);
         Some(now)
     }
 }

@@ -4,6 +4,11 @@
 //! *intent* names what may have to be removed, and [`cleanup`] removes it: after a failure, after a
 //! crash, and for a removal. All three use the same steps, and each step succeeds if there is
 //! nothing to do.
+//!
+//! Threads: the async threads read the cgroup files of one pod or container, and plan and write a
+//! change that cannot wait, since each file takes microseconds and a hand-over takes longer.
+//! Everything else that blocks goes through [`blocking`]: other files, mounts, changes that may
+//! wait, and reads for all pods.
 
 mod cleanup;
 mod conditions;
@@ -37,7 +42,7 @@ use sync::threads::{ORDINARY, STOP, Threads};
 use sync::{Mutex, RwLock};
 
 use crate::sandbox_client::{SandboxClient, ShimProgram, SpawnError};
-use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
+use crate::store::{CgroupRecord, ContainerRecord, Entry, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;
 pub(crate) use container::remove::RemoveError;
@@ -207,6 +212,11 @@ impl Runtime {
 
     fn cgroup(&self, path: &CgroupPath) -> cgroup::Cgroup {
         cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, path.clone())
+    }
+
+    /// Returns the cgroup of a pod or container.
+    fn cgroup_of<'a, R: CgroupRecord>(&self, entry: &'a Entry<R>) -> &'a cgroup::Cgroup {
+        entry.cgroup(|path| self.cgroup(path))
     }
 
     fn pod_dir(&self, id: &PodId) -> std::path::PathBuf {

@@ -80,7 +80,7 @@ impl Runtime {
         if record.state.pid().is_some() {
             return;
         }
-        if let Err(error) = self.cgroup(&record.cgroup).release_parent() {
+        if let Err(error) = self.cgroup_of(entry).release_parent() {
             tracing::warn!(container = %record.id, error = chain(&error), "cannot release the limits of an exited container; they still bind the pod's cgroup");
         }
     }

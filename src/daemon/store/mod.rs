@@ -23,4 +23,4 @@ pub(crate) use record::{
     ContainerImage, ContainerRecord, ContainerUser, NetworkKind, PodCgroup, PodRecord, Unreadable, VERSION,
 };
 pub(crate) use stop_waiters::StopWaiters;
-pub(crate) use table::{AmbiguousId, CONTAINER_FILE, Entry, POD_FILE, Record, Table};
+pub(crate) use table::{AmbiguousId, CONTAINER_FILE, CgroupRecord, Entry, POD_FILE, Record, Table};

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use cgroup::FileCache;
+use cgroup::{Cgroup, FileCache};
+use model::CgroupPath;
 use safe_fs::FileError;
 use serde::Serialize;
 use sync::RwLock;
@@ -30,11 +31,18 @@ pub(crate) const CONTAINER_FILE: &str = "container.json";
 /// A record that is stored in a file.
 pub(crate) trait Record: Serialize + Clone {
     /// The part of an entry that is only in memory.
-    type Samples: Default + std::fmt::Debug;
+    type Samples: Default + std::fmt::Debug + Send + Sync;
     fn id(&self) -> &str;
     fn file(&self, layout: &Layout) -> PathBuf;
     /// Returns whether the file may be written: not if this daemon could not read it.
     fn is_writable(&self) -> bool;
+}
+
+/// A record of a pod or container with a cgroup, whose path never changes.
+pub(crate) trait CgroupRecord: Record {
+    fn cgroup_path(&self) -> &CgroupPath;
+    /// The files to keep open between two readings.
+    fn file_cache(samples: &Self::Samples) -> Option<Arc<FileCache>>;
 }
 
 /// Cached values of a pod.
@@ -55,6 +63,15 @@ impl Record for PodRecord {
     }
     fn is_writable(&self) -> bool {
         self.unreadable.is_none()
+    }
+}
+
+impl CgroupRecord for PodRecord {
+    fn cgroup_path(&self) -> &CgroupPath {
+        &self.cgroup.path
+    }
+    fn file_cache(_samples: &PodSamples) -> Option<Arc<FileCache>> {
+        None
     }
 }
 
@@ -81,6 +98,15 @@ impl Record for ContainerRecord {
     }
 }
 
+impl CgroupRecord for ContainerRecord {
+    fn cgroup_path(&self) -> &CgroupPath {
+        &self.cgroup
+    }
+    fn file_cache(samples: &ContainerSamples) -> Option<Arc<FileCache>> {
+        Some(Arc::clone(&samples.files))
+    }
+}
+
 /// A record with a lock for changes and a cell for reads: a status never waits for a slow stop.
 #[derive(Debug)]
 pub(crate) struct Entry<R: Record> {
@@ -90,6 +116,21 @@ pub(crate) struct Entry<R: Record> {
     writing: sync::Mutex<()>,
     seen: watch::Sender<Arc<R>>,
     gauges: R::Samples,
+    /// Created at the first use.
+    cgroup: OnceLock<Cgroup>,
+}
+
+impl<R: CgroupRecord> Entry<R> {
+    /// Returns the cgroup, which `open` creates from its path at the first use.
+    pub(crate) fn cgroup(&self, open: impl FnOnce(&CgroupPath) -> Cgroup) -> &Cgroup {
+        self.cgroup.get_or_init(|| {
+            let cgroup = open(self.get().cgroup_path());
+            match R::file_cache(&self.gauges) {
+                Some(files) => cgroup.with_file_cache(files),
+                None => cgroup,
+            }
+        })
+    }
 }
 
 impl<R: Record> Entry<R> {
@@ -101,6 +142,7 @@ impl<R: Record> Entry<R> {
             writing: sync::Mutex::new(()),
             seen,
             gauges: R::Samples::default(),
+            cgroup: OnceLock::new(),
         }
     }
 

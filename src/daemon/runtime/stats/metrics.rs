@@ -87,7 +87,7 @@ impl Runtime {
         let record = entry.get();
         let container = || record.id.clone();
         let gauges = entry.samples();
-        let cgroup = self.cgroup(&record.cgroup).with_file_cache(gauges.files.clone());
+        let cgroup = self.cgroup_of(entry);
         let read = cgroup.counters(scratch);
         let read = read.map_err(|source| StatsError::Container { container: container(), source })?;
         let Some(group) = read else { return Ok(None) };

@@ -162,9 +162,9 @@ impl Runtime {
     ) -> Result<ContainerStatsEntry, StatsError> {
         let record = entry.get();
         let container = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup).with_file_cache(entry.samples().files.clone());
+        let cgroup = self.cgroup_of(entry);
         let gauges = entry.samples();
-        let read = usage(&cgroup, &gauges.cpu, scratch);
+        let read = usage(cgroup, &gauges.cpu, scratch);
         let (group, nano_cores) = read.map_err(|source| StatsError::Container { container: container(), source })?;
         Ok(ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
     }
@@ -173,9 +173,9 @@ impl Runtime {
     fn pod_usage(&self, entry: &Pod, scratch: &mut ReadBuffer) -> Result<PodStats, StatsError> {
         let record = entry.get();
         let pod = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup.path);
+        let cgroup = self.cgroup_of(entry);
         let failed = |source| StatsError::Pod { pod: pod(), source };
-        let (group, nano_cores) = usage(&cgroup, &entry.samples().cpu, scratch).map_err(failed)?;
+        let (group, nano_cores) = usage(cgroup, &entry.samples().cpu, scratch).map_err(failed)?;
         let tasks = cgroup.tasks(scratch).map_err(failed)?;
         Ok(PodStats { group, nano_cores, tasks, network: None })
     }
