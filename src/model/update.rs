@@ -34,7 +34,7 @@ pub struct PodUpdate {
 
 impl PodUpdate {
     /// Applies this update to `spec`.
-    pub fn lay_over(&self, spec: &mut PodSpec) {
+    pub fn apply_to(&self, spec: &mut PodSpec) {
         let PodUpdate { resources, overhead, pod_resources: announced } = self;
         if let Some(resources) = resources {
             spec.resources = std::mem::take(&mut spec.resources).merged(resources);

@@ -10,7 +10,7 @@
 //! | `RemovePod` | `pod/remove.rs` | all containers are removed, the pod's directory still exists |
 //! | `CreateContainer` | `container/create.rs` | the request is checked, nothing is created |
 //! | `StartContainer` | `container/start.rs` | the container waits for its start |
-//! | `UpdateContainer` | `container/update.rs` | the change is planned, nothing is written |
+//! | `UpdateContainer` | `resize/transaction.rs` | the change is planned, nothing is written |
 //! | `StopContainer` | `container/stop.rs` | no process of the container runs |
 //! | `RemoveContainer` | `container/remove.rs` | the container has exited, its directory still exists |
 
@@ -21,7 +21,7 @@ use super::container::create_plan::ContainerPlan;
 use crate::store::{ContainerRecord, PodRecord};
 
 #[derive(Debug)]
-pub(super) enum Step<'a> {
+pub(crate) enum Step<'a> {
     RunPod(&'a PodRecord),
     StopPod(&'a PodRecord),
     RemovePod(&'a PodRecord),

@@ -73,7 +73,7 @@ impl Runtime {
         {
             tracing::warn!(%gone);
         }
-        let record = if record.unreadable.is_some() { record } else { self.recover_pod_resize(record) };
+        let record = if record.unreadable.is_some() { record } else { self.recover_resize(record) };
         Self::mark_pod_published(&self.pods.insert(record));
         containers.found.into_iter().for_each(|container| self.recover_container(container));
         containers.unfinished
@@ -108,7 +108,7 @@ impl Runtime {
             name.keep();
         }
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
-        let record = if record.unreadable.is_some() { record } else { self.recover_container_resize(record) };
+        let record = if record.unreadable.is_some() { record } else { self.recover_resize(record) };
         let entry = self.containers.insert(record);
         if entry.get().unreadable.is_none() {
             self.release_if_ended(&entry);

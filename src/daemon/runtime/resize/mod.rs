@@ -1,7 +1,7 @@
-//! In-place resize: the journal of a change, its outcomes, and limits after a systemd reload.
-//!
-//! `container/update.rs` and `pod/update.rs` plan a change and hand it to [`journal`].
+//! In-place resize: one [`transaction`] for pods and containers, its journal, the outcomes, and
+//! limits after a systemd reload.
 
 pub(crate) mod journal;
 pub(crate) mod outcomes;
 mod systemd_reload;
+pub(crate) mod transaction;
