@@ -59,8 +59,8 @@ impl SandboxClient {
         }
     }
 
-    /// Creates a container from the configuration in its directory. Returns its first process and the settings that the
-    /// host could not apply.
+    /// Creates a container from the configuration in its directory. Returns its first process and
+    /// the settings that the host could not apply.
     pub(crate) async fn create_container(
         &self,
         request: CreateRequest,
@@ -115,7 +115,7 @@ impl SandboxClient {
         }
     }
 
-    /// Kills all processes of the pod and ends the sandbox.
+    /// Kills all processes of the pod and the sandbox.
     pub(crate) async fn shutdown(&self) -> Result<(), SandboxError> {
         self.notify(Request::Shutdown, &[]).await
     }
@@ -143,7 +143,7 @@ impl SandboxClient {
         }
     }
 
-    /// Executes a command for a streaming client; it outlives the daemon.
+    /// Executes a command for a streaming client; it is not killed when the daemon exits.
     pub(crate) async fn exec_stream(&self, request: ExecStreamRequest, stdio: &[OwnedFd]) -> Result<(), SandboxError> {
         let stdio: Vec<_> = stdio.iter().map(|fd| fd.as_fd()).collect();
         match self.call(Request::ExecStream(request), &stdio).await? {
@@ -157,7 +157,8 @@ impl SandboxClient {
         self.notify(Request::KillExec { exec }, &[]).await
     }
 
-    /// Attaches a client to a container's streams; `socket` carries [`shim_protocol::AttachFrame`]s.
+    /// Attaches a client to a container's streams; `socket` carries
+    /// [`shim_protocol::AttachFrame`]s.
     pub(crate) async fn attach(&self, request: AttachRequest, socket: BorrowedFd<'_>) -> Result<(), SandboxError> {
         self.notify(Request::Attach(request), &[socket]).await
     }

@@ -95,7 +95,7 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
     let busy = connect().await;
     assert!(matches!(busy, SandboxError::Connect { .. }) && !busy.is_dead(), "{busy}");
     drop((queue, listener));
-    assert!(connect().await.is_dead(), "nobody listens");
+    assert!(connect().await.is_dead(), "no process listens");
     for passing in
         [SandboxError::Gone, SandboxError::Mismatch, SandboxError::Send(std::io::ErrorKind::OutOfMemory.into())]
     {
@@ -129,7 +129,7 @@ async fn a_silent_shim_is_awaited_once_for_a_stop_and_again_after_a_message() {
     let shim = play(&path, PROTOCOL, move |socket| {
         may_speak.recv().unwrap();
         for _ in 0..3 {
-            assert!(matches!(hear(&socket).request, Request::Shutdown), "what is not waited for is asked, too");
+            assert!(matches!(hear(&socket).request, Request::Shutdown), "requests without a wait are sent, too");
         }
         let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
         say(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));

@@ -98,7 +98,7 @@ mod tests {
         assert!(!is_alive(dir.path()));
         end(dir.path());
         assert!(child.try_wait().unwrap().is_none());
-        assert_eq!(pid(dir.path()), None, "the noted one is gone");
+        assert_eq!(pid(dir.path()), None, "the recorded process has exited");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -20,7 +20,7 @@ impl ShimProgram {
         match tokio::time::timeout(PROBE_WITHIN, command.output()).await {
             Ok(Ok(done)) if done.status.success() => None,
             Ok(Ok(done)) => match String::from_utf8_lossy(&done.stdout).trim() {
-                "" => Some(format!("the probe ended with {}", done.status)),
+                "" => Some(format!("the probe exited with {}", done.status)),
                 words => Some(words.to_owned()),
             },
             Ok(Err(error)) => Some(format!("the probe could not be run: {error}")),

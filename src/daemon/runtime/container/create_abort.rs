@@ -1,7 +1,7 @@
-//! A create gives way to the end of its pod, wherever it is.
+//! Aborts CreateContainer when its pod is stopped, at any step.
 //!
-//! Its threads may be held up by a device, or copy for long. So a stop does not wait for them: what they make after that is
-//! cleared away once they end.
+//! Its threads may be blocked by a device, or copy for long. So a stop does not wait for them: what
+//! they create after that is removed when they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use super::create_plan::ContainerPlan;
 use crate::runtime::Runtime;
 use crate::store::{ContainerIntent, PodRecord, StopWaiters};
 
-/// How long a thread may take to see that its work was given up.
+/// How long a thread may take to notice that its create was aborted.
 const GIVE_UP_WITHIN: Duration = Duration::from_millis(500);
 
 type Work<T> = oneshot::Receiver<thread::Result<Result<T, CreateError>>>;
 
 impl Runtime {
-    /// Finds out all that can be refused, unless the pod is to be stopped first.
+    /// Plans the container, unless the pod is stopped first.
     pub(super) async fn plan_unless_stopped(
         self: &Arc<Self>,
         id: &ContainerId,
@@ -48,7 +48,7 @@ impl Runtime {
         }
     }
 
-    /// Makes all that the shim finds in the container's directory, and the cgroup, unless the pod is to be stopped first.
+    /// Creates the container's directory and cgroup, unless the pod is stopped first.
     pub(super) async fn prepare_unless_stopped(
         self: &Arc<Self>,
         plan: ContainerPlan,
@@ -64,7 +64,7 @@ impl Runtime {
         };
         given_up.store(true, Ordering::Relaxed);
         if tokio::time::timeout(GIVE_UP_WITHIN, &mut preparing).await.is_err() {
-            tracing::warn!(container = %id, "the container is still being made; it is cleared away when that ends");
+            tracing::warn!(container = %id, "a create in progress does not stop; its files are removed when it ends");
             let (runtime, stopped) = (self.clone(), pod.clone());
             tokio::spawn(async move {
                 drop(preparing.await);
@@ -77,7 +77,7 @@ impl Runtime {
 }
 
 impl ContainerPlan {
-    /// What a cleanup has to know before anything of the container exists.
+    /// Returns what a cleanup must know before anything of the container exists.
     pub(super) fn intent(&self) -> ContainerIntent {
         let spec = &self.identity.spec;
         let image = container_image(spec, &self.image);
@@ -90,12 +90,12 @@ impl ContainerPlan {
 }
 
 fn start<T: Send + 'static>(work: impl FnOnce() -> Result<T, CreateError> + Send + 'static) -> Work<T> {
-    // What it logs belongs to the request, too.
+    // Its log lines belong to the request.
     let span = tracing::Span::current();
     ORDINARY.spawn(move || span.in_scope(work))
 }
 
-/// What came of the work; the work itself where the pod is to be stopped first.
+/// Returns the result of the work, or the work itself if the pod is stopped first.
 async fn unless_stopped<T>(mut work: Work<T>, ends: &StopWaiters) -> Result<Result<T, CreateError>, Work<T>> {
     let done = tokio::select! {
         done = &mut work => done,
@@ -104,7 +104,7 @@ async fn unless_stopped<T>(mut work: Work<T>, ends: &StopWaiters) -> Result<Resu
     match done {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(panicked)) => std::panic::resume_unwind(panicked),
-        // No thread leaves a job without an answer.
+        // Every job sends a result.
         Err(_) => std::future::pending().await,
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum CreateError {
     Look(#[from] LookupError),
     #[error("pod {0} is not ready")]
     PodNotReady(PodId),
-    /// Its cleanup waits for what still makes it.
+    /// The cleanup starts when the threads that still create it end.
     #[error("pod {0} is being stopped")]
     GivenUp(PodId),
     #[error(transparent)]
@@ -76,7 +76,7 @@ pub(crate) enum CreateError {
     Oci(#[from] OciError),
     #[error(transparent)]
     Seccomp(#[from] SeccompError),
-    #[error("the profile that is configured as the default for seccomp")]
+    #[error("the configured default seccomp profile")]
     DefaultSeccomp(#[source] SeccompError),
     #[error(transparent)]
     Apparmor(#[from] ApparmorError),
@@ -94,11 +94,11 @@ pub(crate) enum CreateError {
     Disk(#[from] FileError),
     #[error("the container's cgroup")]
     CgroupPath(#[from] model::InvalidCgroupPath),
-    #[error("making the container's cgroup")]
+    #[error("creating the container's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),
     #[error(transparent)]
     Limits(#[from] cgroup::ApplyError),
-    #[error("putting the container's device rules in force")]
+    #[error("applying the container's device rules")]
     DeviceRules(#[from] cgroup::DeviceError),
     #[error("failed to create container {0}")]
     Shim(ContainerId, #[source] SandboxError),
@@ -140,7 +140,7 @@ impl ErrorClass for CreateError {
             Self::Limits(e) => e.kind(),
             Self::DeviceRules(e) => e.kind(),
             Self::Shim(_, e) => e.kind(),
-            // The operator's file, not the client's.
+            // The file is the operator's, not the client's.
             Self::DefaultSeccomp(_) | Self::Fault(_) => ErrorKind::Internal,
         }
     }

@@ -117,7 +117,7 @@ impl Runtime {
         let log = log_plan(&pod, &spec, &handler, shim_opens_paths)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
-            tracing::warn!(container = %id, %differences, "not as announced with its pod");
+            tracing::warn!(container = %id, %differences, "the container differs from the resources declared with its pod");
         }
         Ok(ContainerPlan {
             identity: ContainerIdentity { id, pod, spec },

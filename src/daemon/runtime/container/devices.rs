@@ -1,4 +1,4 @@
-//! The device nodes of a container, and what its processes may do with device nodes.
+//! The device nodes of a container, and its cgroup rules for device nodes.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -17,7 +17,7 @@ pub(crate) enum DevicesError {
     NotADevice(PathBuf),
     #[error("invalid permissions {0:?}: expected a combination of r, w and m")]
     Permissions(String),
-    #[error("describing a device")]
+    #[error("building the OCI description of a device")]
     Build(#[from] OciSpecError),
 }
 
@@ -37,17 +37,17 @@ impl ErrorClass for DevicesError {
     }
 }
 
-/// Nodes to make, and rules to put in force.
+/// Nodes for the OCI configuration, and cgroup rules.
 #[derive(Debug)]
 pub(crate) struct Devices {
     pub(crate) nodes: Vec<LinuxDevice>,
     pub(crate) rules: Vec<DeviceRule>,
-    /// Everything is allowed already.
+    /// The rules allow everything.
     privileged: bool,
 }
 
 impl Devices {
-    /// In place of one that was at the same path.
+    /// Adds a node, and removes one at the same path.
     pub(crate) fn add(&mut self, node: LinuxDevice, access: Option<Access>) {
         if let Some(access) = access
             && !self.privileged
@@ -59,8 +59,9 @@ impl Devices {
     }
 }
 
-/// `apart` are those with ids of their own. All devices that they are given are theirs to use, so of the host's they get
-/// unasked only what everybody on the host may use.
+/// Returns the devices of a request. `apart`: the container has ids of its own. It may use all
+/// devices that it gets, so of the host's devices a privileged one gets those only that every user
+/// of the host may use.
 pub(crate) fn of(spec: &ContainerSpec, apart: bool) -> Result<Devices, DevicesError> {
     let privileged = spec.security.privileged;
     let mut devices = if privileged {
@@ -87,14 +88,14 @@ fn rule(node: &LinuxDevice, access: Access) -> DeviceRule {
     DeviceRule { verdict: Verdict::Allow, kind, major: number(node.major()), minor: number(node.minor()), access }
 }
 
-/// The device at `host`, or all of those below it if that is a directory.
+/// Returns the device at `host`, or all devices below it if that is a directory.
 fn found(host: &Path, inside: &Path) -> Result<Vec<LinuxDevice>, DevicesError> {
     let real = host.canonicalize().map_err(|source| DevicesError::Host { path: host.to_owned(), source })?;
     let nodes = if real.is_dir() { below(&real, inside, &[])? } else { Vec::from_iter(describe(&real, inside)?) };
     if nodes.is_empty() { Err(DevicesError::NotADevice(host.to_owned())) } else { Ok(nodes) }
 }
 
-/// The node at `host` as it shall be at `inside`; none when it is no device.
+/// Returns the node at `host` as a node at `inside`; `None` if it is not a device.
 fn describe(host: &Path, inside: &Path) -> Result<Option<LinuxDevice>, DevicesError> {
     let found = std::fs::symlink_metadata(host);
     let meta = found.map_err(|source| DevicesError::Host { path: host.to_owned(), source })?;
@@ -118,11 +119,12 @@ fn describe(host: &Path, inside: &Path) -> Result<Option<LinuxDevice>, DevicesEr
     Ok(Some(node))
 }
 
-/// What each container has of its own in `/dev`.
+/// The entries of `/dev` that every container has of its own.
 const OWN: [&str; 12] =
     ["pts", "shm", "fd", "mqueue", "console", "ptmx", "null", "zero", "full", "random", "urandom", "tty"];
 
-/// All device nodes below `dir`, as they shall be below `inside`, but for the entries of `dir` named in `without`.
+/// Returns all device nodes below `dir`, with paths below `inside`, except the entries of `dir` in
+/// `without`.
 fn below(dir: &Path, inside: &Path, without: &[&str]) -> Result<Vec<LinuxDevice>, DevicesError> {
     let failed = |source| DevicesError::Host { path: dir.to_owned(), source };
     let mut nodes = Vec::new();
@@ -133,7 +135,7 @@ fn below(dir: &Path, inside: &Path, without: &[&str]) -> Result<Vec<LinuxDevice>
             continue;
         }
         let (path, inside) = (entry.path(), inside.join(&name));
-        // A node may go while the directory is read: then it is not there.
+        // A node may be removed while the directory is read.
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
             nodes.extend(below(&path, &inside, &[])?);

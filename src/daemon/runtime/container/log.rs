@@ -1,4 +1,4 @@
-//! ReopenContainerLog.
+//! ReopenContainerLog: continues the log of a container in a new file.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -35,8 +35,9 @@ impl ErrorClass for ReopenError {
 }
 
 impl Runtime {
-    /// Continues the log of a running container in a new file at the same path. A container without a log has nothing
-    /// to reopen. Takes no lock: the shim refuses a second request while the first is in progress.
+    /// Continues the log of a running container in a new file at the same path. A container without
+    /// a log has nothing to reopen. Takes no lock: the shim refuses a second request while the
+    /// first is in progress.
     pub(crate) async fn reopen_log(self: &Arc<Self>, id: &str) -> Result<(), ReopenError> {
         let record = self.running(id)?;
         let pod = self.pod(record.pod.as_str())?;

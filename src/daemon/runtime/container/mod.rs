@@ -1,6 +1,7 @@
 //! The CRI calls on containers, one file per verb, and the parts of CreateContainer.
 //!
-//! `plan` makes every check of CreateContainer before anything is created; `create` carries the plan out.
+//! `create_plan` makes every check of CreateContainer before anything is created; `create` carries
+//! the plan out.
 
 mod create;
 mod create_abort;

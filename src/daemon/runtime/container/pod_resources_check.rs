@@ -1,4 +1,4 @@
-//! Whether a container is what was announced when its pod was made (KEP-4112).
+//! Compares a container with the pod resources declared in RunPodSandbox (KEP-4112).
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ use oci_spec::runtime::Spec;
 use crate::runtime::Runtime;
 use crate::store::ContainerRecord;
 
-/// A container that is not what was announced.
+/// A container that differs from its declaration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the container is not as announced with its pod: {0}")]
+#[error("the container differs from the resources declared with its pod: {0}")]
 pub(crate) struct ResourceMismatch(Differences);
 
 impl ErrorClass for ResourceMismatch {
@@ -29,7 +29,7 @@ pub(crate) struct Differences(Vec<Difference>);
 
 impl fmt::Display for Differences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More are only counted: the text has to fit into the header of an answer.
+        /// Further differences are only counted, since the text must fit into a response header.
         const TOLD: usize = 16;
         for (index, difference) in self.0.iter().take(TOLD).enumerate() {
             let between = if index == 0 { "" } else { "; " };
@@ -42,8 +42,8 @@ impl fmt::Display for Differences {
     }
 }
 
-/// Gives the container what its pod's annotation says of it, where it says nothing itself, and compares it with what was
-/// announced. What may be told of is handed back.
+/// Fills fields that the request leaves empty from the pod's annotation, and compares the request
+/// with the declaration. Returns differences that are to be logged.
 pub(crate) fn check(
     policy: MismatchPolicy,
     announced: Option<&PodResourceConfig>,

@@ -7,7 +7,7 @@ fn announced(source: Source) -> PodResourceConfig {
     PodResourceConfig { source, ..pod_record().spec.pod_resources.unwrap() }
 }
 
-/// The container that was declared, changed.
+/// Returns the declared container, changed.
 fn arrived(change: impl FnOnce(&mut ContainerSpec)) -> ContainerSpec {
     let mut spec = container_record().spec;
     change(&mut spec);
@@ -40,7 +40,7 @@ fn what_differs_is_told_or_refused_by_the_policy() {
     };
     let said = "config.mounts[\"/data\"].readonly: false, but true was declared; config.devices[\"/dev/fuse\"]: \
                 missing, but \"/dev/host-fuse\" was declared";
-    assert_eq!(refused(different()), format!("the container is not as announced with its pod: {said}"));
+    assert_eq!(refused(different()), format!("the container differs from the resources declared with its pod: {said}"));
     let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
     assert_eq!(told.unwrap().to_string(), said);
 }
@@ -67,11 +67,11 @@ fn an_annotation_stands_in_for_what_a_container_does_not_say() {
     let mut spec = silent();
     assert_eq!(check(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec), Ok(None));
     assert_eq!(spec, container_record().spec);
-    // What it does say is its own.
+    // Resources of the request take precedence.
     let mut spec = arrived(|c| c.kubernetes_resources = Some(Resources::default()));
     assert!(check(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec).is_err());
     assert_eq!(spec.kubernetes_resources, Some(Resources::default()));
-    // A client that announced it in its request says it again, or it is a difference.
+    // A request that repeats the declaration must match it.
     let mut spec = silent();
     let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut spec).unwrap().unwrap();
     assert_eq!((told.0.len(), spec.kubernetes_resources), (5, None));

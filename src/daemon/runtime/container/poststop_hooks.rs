@@ -1,6 +1,6 @@
-//! Hooks that run when a container is gone.
+//! Runs poststop hooks after a container's processes have exited.
 //!
-//! They are the daemon's to run, not the shim's: what they clear away must be cleared away also when the shim died.
+//! The daemon runs them, not the shim: they must also clean up if the shim died.
 
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sys::child_wait::Ended;
 
-/// The time of a hook that names none.
+/// The timeout of a hook without one.
 const USUAL: Duration = Duration::from_secs(120);
 
 /// In the container's directory from before its launch until its hooks have run.
@@ -25,11 +25,11 @@ const FILE: &str = "poststop.json";
 #[derive(Debug, Serialize, Deserialize)]
 struct PoststopHooks {
     hooks: Vec<Hook>,
-    /// What they are told of the container, in the standard's form.
+    /// The state of the container for the hooks, as OCI defines it.
     state: Value,
 }
 
-/// Writes down what is to run, where anything is.
+/// Writes the hooks to the container's directory, if there are any.
 pub(crate) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), FileError> {
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.poststop().clone()).unwrap_or_default();
     if hooks.is_empty() {
@@ -46,14 +46,15 @@ pub(crate) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), File
     safe_fs::write_json(&dir.join(FILE), &PoststopHooks { hooks, state })
 }
 
-/// Runs them all; one that fails is told of and holds nothing up. After a crash in between they may run again.
+/// Runs all hooks; a failure is logged and does not stop the others. After a crash they may run
+/// again.
 pub(crate) fn run(dir: &Path) -> Result<(), FileError> {
     let file = dir.join(FILE);
     let PoststopHooks { hooks, state } = match safe_fs::read_json(&file) {
         Ok(Some(noted)) => noted,
         Ok(None) => return Ok(()),
         Err(error) => {
-            // It will not get better, and the container has to go.
+            // A retry would fail too, and the container must be removed.
             tracing::warn!(error = model::error_chain::chain(&error), "poststop hooks are not known any more");
             return safe_fs::remove_file(&file);
         }
@@ -78,7 +79,7 @@ fn run_one(hook: &Hook, state: &Value) -> Result<(), String> {
     command.arg0(name).args(rest).env_clear().envs(variables).current_dir("/").process_group(0);
     command.stdin(input).stdout(theirs.try_clone().map_err(failed)?).stderr(theirs);
     let child = command.spawn().map_err(failed)?;
-    // It holds the other end of the output, too.
+    // The command holds the other end of the output, too.
     drop(command);
     let time = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map_or(USUAL, Duration::from_secs);
     let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
@@ -91,7 +92,7 @@ fn run_one(hook: &Hook, state: &Value) -> Result<(), String> {
     }
 }
 
-/// In memory, so that nobody has to write while the hook does not read.
+/// Returns a file in memory, so that no process blocks while the hook does not read.
 fn stdin(state: &Value) -> io::Result<Stdio> {
     let mut file = File::from(rustix::fs::memfd_create("state", rustix::fs::MemfdFlags::CLOEXEC)?);
     serde_json::to_writer(&mut file, state)?;

@@ -1,4 +1,4 @@
-//! RemoveContainer.
+//! RemoveContainer: stops a container and removes all that was created for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{ContainerRecord, Entry};
 pub(crate) enum RemoveError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("ending container {container} before its removal")]
+    #[error("stopping container {container} before its removal")]
     Stop { container: ContainerId, source: StopError },
     #[error("container {container}: {}", words(.left))]
     Left { container: ContainerId, left: Vec<CleanupFailure> },
@@ -30,13 +30,17 @@ impl ErrorClass for RemoveError {
     }
 }
 
-/// What stayed behind, in one line.
+/// Joins failed cleanup steps to one line.
 pub(crate) fn words(left: &[CleanupFailure]) -> String {
     left.iter().map(|l| format!("{}: {}", l.step, l.error)).collect::<Vec<_>>().join("; ")
 }
 
 impl Runtime {
-    /// Removes a container, running or not. One that does not exist is removed.
+    /// Removes a container, running or not. Succeeds for a container that does not exist.
+    ///
+    /// Holds the locks of the container and of its resources. The steps: kill, clean up, forget the
+    /// record and the name. If the cleanup fails, the container stays listed, and the daemon
+    /// retries the cleanup.
     pub(crate) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), RemoveError> {
         match self.container_entry(id) {
             Ok(entry) => self.remove_entry(&entry).await,
@@ -46,7 +50,7 @@ impl Runtime {
     }
 
     pub(crate) async fn remove_entry(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), RemoveError> {
-        let _turn = entry.lock().await;
+        let _lock = entry.lock().await;
         if !self.containers.has(entry) {
             return Ok(());
         }
@@ -55,8 +59,8 @@ impl Runtime {
         self.stop_entry(entry, Duration::ZERO)
             .await
             .map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
-        // A change under way writes into the directory that goes; nothing keeps memory from being given back any more.
-        let _change = entry.lock_resources().await;
+        // A resize in progress writes to the directory that is removed.
+        let _resources_lock = entry.lock_resources().await;
         self.at_step(&Step::RemoveContainer(&record));
         let left = self.cleanup_container(&record.pod, &container).await;
         if !left.is_empty() {

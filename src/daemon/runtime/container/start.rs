@@ -1,4 +1,4 @@
-//! StartContainer.
+//! StartContainer: executes the program of a created container.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -31,24 +31,29 @@ impl ErrorClass for StartError {
         match self {
             Self::Look(e) => e.kind(),
             Self::Phase(_) | Self::PodNotReady(_) => ErrorKind::Precondition,
-            // The peers call it unknown; the request was fine, the container is not.
+            // containerd reports Unknown: the request is valid, the container is not.
             Self::Program { .. } => ErrorKind::Internal,
             Self::Shim { source, .. } => source.kind(),
         }
     }
 }
 
-/// How long the end of a container that could not start may take to be told.
-const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// How long StartContainer waits for the exit event of a container that could not be started.
+const EXIT_EVENT_WITHIN: Duration = Duration::from_secs(1);
 
 impl Runtime {
+    /// Executes the program of a created container.
+    ///
+    /// Holds the lock of the container. The steps: check the state, start by the shim, record the
+    /// state. If the program cannot be executed, the container is exited, as with containerd: that is
+    /// not undone.
     pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
         let entry = self.readable_container(id)?;
-        let _turn = entry.lock().await;
+        let _lock = entry.lock().await;
         if !self.containers.has(&entry) {
             return Err(LookupError::NoSuchContainer(id.to_owned()).into());
         }
-        // What becomes of it is told when it is known: it may end before it is known to have begun.
+        // Events are published afterwards: the exit may be recorded before the start.
         entry.samples().reported.starting(true);
         let started = self.start_entry(&entry).await;
         entry.samples().reported.starting(false);
@@ -72,13 +77,14 @@ impl Runtime {
             if !matches!(&source, SandboxError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
                 return Err(StartError::Shim { container, source });
             }
-            // Its end comes on another way: who looks after this error shall not find it created.
-            tokio::time::timeout(TOLD_WITHIN, entry.wait_until(has_exited)).await.ok();
+            // The exit arrives as an event: after this error, the client must not find the
+            // container created.
+            tokio::time::timeout(EXIT_EVENT_WITHIN, entry.wait_until(has_exited)).await.ok();
             return Err(StartError::Program { container, source });
         }
         let now = SystemTime::now();
         self.change_state(entry, |phase| match phase {
-            // It may have ended before its start was told.
+            // It may have exited before its start was recorded.
             ContainerState::Exited { started: None, exit } => {
                 ContainerState::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
             }

@@ -1,4 +1,4 @@
-//! StopContainer.
+//! StopContainer: terminates the processes of a container.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::runtime::shim_monitor::recorded_exit_or_lost;
 use crate::runtime::{LookupError, Runtime, blocking_stop};
 use crate::store::{ContainerRecord, Entry};
 
-/// How long a shim that was silent may take to tell of an end that the kernel knows of.
-const TELL_WITHIN: Duration = Duration::from_secs(1);
-/// How often the kernel is asked whether a process has ended that no shim tells of.
+/// How long the daemon waits for the exit event of a shim after the kernel reported the exit.
+const EXIT_EVENT_WITHIN: Duration = Duration::from_secs(1);
+/// How often the kernel is queried for the exit of a process without a shim.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("container {container} is still there after it was killed")]
+    #[error("processes of container {container} are still running after SIGKILL")]
     Stuck { container: ContainerId, source: cgroup::CgroupError },
 }
 
@@ -44,8 +44,12 @@ pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
 }
 
 impl Runtime {
-    /// Asks the container to end, waits for `grace`, then ends it. One that does not exist, or has ended, is stopped. One that
-    /// was not started yet stays as it is and can still be started, as with containerd and CRI-O.
+    /// Sends the stop signal, waits for `grace`, then kills. Succeeds for a container that does not
+    /// exist or has exited. A container that was not started stays created and can still be
+    /// started, as with containerd and CRI-O.
+    ///
+    /// Takes no lock, so it also stops a container whose start is in progress. Nothing is undone if
+    /// it fails: the client repeats it.
     pub(crate) async fn stop(self: &Arc<Self>, id: &str, grace: Duration) -> Result<(), StopError> {
         let entry = match self.container_entry(id) {
             Ok(entry) => entry,
@@ -58,7 +62,7 @@ impl Runtime {
         self.stop_entry(&entry, grace.min(self.settings().stop.grace_max)).await
     }
 
-    /// Stops a container. One that has ended is stopped.
+    /// Stops a container. Succeeds if it has exited.
     pub(crate) async fn stop_entry(
         self: &Arc<Self>,
         entry: &Arc<Entry<ContainerRecord>>,
@@ -75,34 +79,36 @@ impl Runtime {
         Ok(())
     }
 
-    /// Sends the stop signal and waits up to `grace`. Returns whether the container has ended.
+    /// Sends the stop signal and waits up to `grace`. Returns whether the container has exited.
     async fn terminate(&self, entry: &Entry<ContainerRecord>, record: &ContainerRecord, grace: Duration) -> bool {
         if matches!(record.state, ContainerState::Running { .. }) && !grace.is_zero() {
-            let heard = self.signal(record, record.stop_signal).await;
-            let process = if heard { None } else { self.signal_without_shim(record) };
-            let told = tokio::select! {
-                told = tokio::time::timeout(grace, entry.wait_until(has_exited)) => told,
-                // Nobody else may tell of it. A shim that is merely slow gets a moment to say how.
-                () = wait_for_exit(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(has_exited)).await,
+            let is_sent = self.signal(record, record.stop_signal).await;
+            let process = if is_sent { None } else { self.signal_without_shim(record) };
+            let exited = tokio::select! {
+                exited = tokio::time::timeout(grace, entry.wait_until(has_exited)) => exited,
+                // Without a shim no event comes. A slow shim gets this time to report the exit
+                // code.
+                () = wait_for_exit(process) => tokio::time::timeout(EXIT_EVENT_WITHIN, entry.wait_until(has_exited)).await,
             };
-            return told.is_ok();
+            return exited.is_ok();
         }
         false
     }
 
-    /// Ends everything in the container's cgroup, now. What the kernel says counts: a shim that is missing, silent or of
-    /// another time keeps no container alive, and none in the books.
+    /// Kills all processes in the container's cgroup. The kernel decides when it has exited: a shim
+    /// that is dead, silent or of an unsupported release cannot keep a container running, or
+    /// recorded as running.
     async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
         let record = entry.get();
         if has_exited(&record) {
             return Ok(());
         }
-        let heard = self.signal(&record, Signal::KILL).await;
+        let is_sent = self.signal(&record, Signal::KILL).await;
         let container = record.id.clone();
         let cgroup = self.cgroup(&record.cgroup);
         let wait = self.settings().stop.kill_wait;
         let emptied = blocking_stop(move || cgroup.kill_all(wait)).await;
-        if heard && tokio::time::timeout(wait, entry.wait_until(has_exited)).await.is_ok() {
+        if is_sent && tokio::time::timeout(wait, entry.wait_until(has_exited)).await.is_ok() {
             return Ok(());
         }
         emptied.map_err(|source| StopError::Stuck { container: container.clone(), source })?;
@@ -110,7 +116,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Whether the shim sent the signal, so that it will tell of the container's end.
+    /// Returns whether the shim sent the signal, so that it will report the exit.
     async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
         let Some(sandbox) = self.sandbox_of(&record.pod) else { return false };
         let sent = sandbox.signal_container(record.id.clone(), signal).await;
@@ -120,14 +126,14 @@ impl Runtime {
         sent.is_ok()
     }
 
-    /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or
-    /// that it has ended, can be waited for.
+    /// Sends the stop signal without the shim, to the first process, if that is in the container's
+    /// cgroup. Returns a descriptor to wait for its exit, also if it has exited.
     fn signal_without_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
         let pid = record.state.pid()?;
         let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
         let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
         let cgroup = self.cgroup(&record.cgroup);
-        // Opened first: the number cannot pass to another while it is looked for.
+        // Opened first: another process may get the pid while its cgroup is checked.
         let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
         let all = cgroup.procs().ok()?;
         if all.contains(&pid) {
@@ -139,7 +145,7 @@ impl Runtime {
     }
 }
 
-/// Waits for the end of a process; without one, for ever.
+/// Waits for the exit of a process; without one, forever.
 async fn wait_for_exit(process: Option<OwnedFd>) {
     let Some(process) = process else { return std::future::pending().await };
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

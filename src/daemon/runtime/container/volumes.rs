@@ -9,9 +9,9 @@ use model::{ErrorClass, ErrorKind, Mount, MountSource, RequestField};
 
 use crate::runtime::Runtime;
 
-/// No honest image comes near it, and each costs a descriptor and a mount.
+/// The maximum number of volumes of an image: each costs a descriptor and a mount.
 const VOLUMES_MAX: usize = 128;
-/// What a container has there is the kernel's or the pod's: an image declares no volume on it or below it.
+/// The kernel's or the pod's mounts: an image declares no volume on or below them.
 const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
 
 /// An image that cannot be mounted.
@@ -48,12 +48,12 @@ impl ErrorClass for MountError {
     }
 }
 
-/// A volume that an image declares and that cannot be.
+/// A volume of an image that cannot be created.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum ImageVolumeError {
     #[error("the image declares {0} volumes, more than {VOLUMES_MAX}")]
     TooMany(usize),
-    #[error("the image declares the volume {0:?}, which is no directory below the root")]
+    #[error("the image declares the volume {0:?}: expected a directory below the root")]
     Path(String),
 }
 
@@ -66,7 +66,7 @@ impl ErrorClass for ImageVolumeError {
 }
 
 impl Runtime {
-    /// The images that `mounts` name, by these names.
+    /// Returns the images that `mounts` name, by these names.
     pub(crate) fn mounted(&self, mounts: &[Mount]) -> Result<BTreeMap<String, Arc<Image>>, MountError> {
         let mut mounted = BTreeMap::new();
         for (index, mount) in mounts.iter().enumerate() {
@@ -92,22 +92,22 @@ impl Runtime {
     }
 }
 
-/// Where a mount comes from: a path on the host, or the id of an image and a path in it.
+/// Returns the source of a mount: a path on the host, or the id of an image and a path in it.
 pub(crate) fn source(mount: &Mount, mounted: &BTreeMap<String, Arc<Image>>) -> PathBuf {
     match &mount.source {
         MountSource::Host(path) => path.clone(),
         MountSource::Image { image, sub_path } => {
             let id = mounted.get(&image.image).map(|image| image.id.to_string()).unwrap_or_default();
-            // Without the slash that joining nothing would add.
+            // Without the slash that joining an empty path adds.
             [id.as_str(), sub_path.as_str()].iter().filter(|part| !part.is_empty()).collect()
         }
     }
 }
 
-/// The volumes of an image that a container gets, each with a directory below `above`.
+/// Returns the volumes of an image that a container gets, each with a directory below `above`.
 ///
-/// A mount of the container's at the same place or above it takes precedence: nothing is made in what the client
-/// mounts. So does what is [`RESERVED`].
+/// A mount of the container at the same path or above it takes precedence, so nothing is created in
+/// a directory of the client. So do the [`RESERVED`] paths.
 pub(crate) fn image_volumes(
     declared: &[String],
     mounts: &[Mount],
@@ -123,7 +123,8 @@ pub(crate) fn image_volumes(
     Ok(wanted.map(|(number, path)| Volume { path, directory: above.join(number.to_string()) }).collect())
 }
 
-/// The path from the root, as the peers read it also where the first slash is missing.
+/// Returns the path from the root; a path without the first slash is read as containerd and CRI-O
+/// do.
 fn normal(path: &str) -> Result<PathBuf, ImageVolumeError> {
     let mut normal = PathBuf::from("/");
     for part in Path::new(path).components() {

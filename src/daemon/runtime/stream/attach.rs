@@ -1,4 +1,4 @@
-//! Attach: taking part in the streams of a container that runs.
+//! Attach: connects a client to the streams of a running container.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
 
-/// How far a client may fall behind what a container prints before it is let go, in bytes.
+/// How many bytes of a container's output a client may be behind before it is disconnected.
 const BEHIND_MAX: usize = 1 << 20;
 
-/// A place at a container, kept by its shim for as long as the socket is open.
+/// An attached client, which its shim serves while the socket is open.
 #[derive(Debug)]
 struct Attachment {
-    /// Of packets; tokio only waits for it, what is sent and received is ours.
+    /// It carries packets: tokio only waits for readiness.
     socket: UnixStream,
     once: bool,
     terminal: bool,
 }
 
-/// Why an attachment ends.
+/// The reason why an attachment ends.
 enum DetachReason {
-    /// The container has ended, or the client wants no more, or there is a farewell.
+    /// The container has exited, the client closed stdin, or the daemon shuts down.
     Done,
-    /// The shim let go of it.
+    /// The shim disconnected it.
     Slow,
-    /// The client is gone.
+    /// The client disconnected.
     Gone,
 }
 
@@ -58,11 +58,11 @@ impl Runtime {
                 match end {
                     DetachReason::Done => watch.shutdown_status().unwrap_or(Outcome::Success),
                     DetachReason::Slow => {
-                        tracing::info!(%container, "a client that was attached did not keep up and was let go");
+                        tracing::info!(%container, "disconnected an attach client that read too slowly");
                         let words = "error attaching to container: the output was not taken fast enough";
                         Outcome::Failed(words.to_owned())
                     }
-                    DetachReason::Gone => return tracing::debug!(%container, "the client that was attached is gone"),
+                    DetachReason::Gone => return tracing::debug!(%container, "the attach client disconnected"),
                 }
             }
             Err(error) => {
@@ -80,7 +80,7 @@ impl Runtime {
         let StdioOptions { stdin, stdout, stderr, tty: _ } = options;
         let stdio = Stdio { stdin, stdout, stderr };
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
-        // Without the right to that, a client may fall behind less far.
+        // Fails without the privilege: then the client may be behind by fewer bytes.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
         let request = AttachRequest { container: container.clone(), stdio };
         if let Err(source) = sandbox.attach(request, theirs.as_fd()).await {
@@ -111,7 +111,7 @@ impl Attachment {
         }
     }
 
-    /// Passes on what the container prints, and what to write its stdin to.
+    /// Copies the container's output to the client, and receives the descriptors for its stdin.
     async fn listen(
         &self,
         mut stdout: Option<SendStream>,
@@ -143,7 +143,7 @@ impl Attachment {
                     continue;
                 }
                 Some(AttachFrame::End) => break DetachReason::Done,
-                // From a shim that is newer.
+                // A frame of a newer shim.
                 None => continue,
             };
             if let Some(to) = to
@@ -158,8 +158,8 @@ impl Attachment {
         end
     }
 
-    /// Carries what the client types. Returns when it wants no more; never where it has no stdin, or that is not all it came
-    /// for.
+    /// Copies the client's input. Returns when the client wants to detach; never if it has no
+    /// stdin, or closing stdin does not mean that.
     async fn copy_stdin(
         &self,
         stdin: Option<RecvStream>,
@@ -170,7 +170,7 @@ impl Attachment {
             let (Some(mut resizes), true) = (resizes, self.terminal) else { return std::future::pending().await };
             let mut given = given.clone();
             while let Some(size) = resizes.next().await {
-                // The first size may be here before the terminal is.
+                // The first size may arrive before the terminal.
                 if let Ok(terminal) = given.wait_for(Option::is_some).await.map(|terminal| terminal.clone())
                     && let Some(terminal) = terminal
                 {
@@ -182,7 +182,7 @@ impl Attachment {
         let write = async {
             let Some(mut stdin) = stdin else { return std::future::pending().await };
             let mut given = given.clone();
-            // The shim says first whether the container has a stdin at all.
+            // The first frame of the shim says whether the container has a stdin.
             given.changed().await.ok();
             let had = given.borrow().is_some();
             while had && let Ok(Some(bytes)) = stdin.next().await {
@@ -197,12 +197,13 @@ impl Attachment {
                 }
             }
             if had && (!self.once || self.terminal) && given.borrow().is_some() {
-                // As with the peers: who attached with stdin and closes it has had enough.
+                // As with containerd and CRI-O, a client that attached with stdin and closes it
+                // detaches.
                 return;
             }
             drop(stdin);
             let word = [AttachFrame::Closed.byte()];
-            // Fails where the shim is gone, which ends it all.
+            // Fails only if the shim has exited, which ends the attachment.
             let told = || sys::seqpacket::send(&self.socket, &word, &[]);
             self.socket.async_io(Interest::WRITABLE, told).await.ok();
             std::future::pending().await

@@ -1,4 +1,4 @@
-//! Bytes between clients and what they are connected to.
+//! Copies bytes between clients and pipes or terminals.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,24 +12,24 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-/// What is read at once, at first and when much comes.
+/// The size of a read in bytes: at first, and when there is much output.
 const LEAST: usize = 4 << 10;
 const MOST: usize = 128 << 10;
-/// Pieces of a client's that are written at once.
+/// The maximum number of pieces of a client that are written at once.
 pub(crate) const PIECES: usize = 16;
-/// The most that a pipe can hold.
+/// The maximum size of a pipe.
 const LEFT_MAX: usize = 1 << 20;
 
-/// Becomes true when the program has ended.
+/// Becomes true when the program has exited.
 type Ended = watch::Receiver<bool>;
 
-/// Returns when the program has ended.
+/// Returns when the program has exited.
 async fn end_of(ended: &mut Ended) {
-    // An error means that nobody will say so any more.
+    // The sender was dropped: no message will come.
     ended.wait_for(|ended| *ended).await.ok();
 }
 
-/// A chunk that grows when much comes.
+/// A chunk that grows while there is much output.
 pub(crate) struct CopyBuffer {
     chunk: Chunk,
     size: usize,
@@ -40,7 +40,7 @@ impl CopyBuffer {
         Self { chunk: Chunk::with_room(LEAST), size: LEAST }
     }
 
-    /// Reads once, and says how much; 0 at the end.
+    /// Reads once and returns the number of bytes; 0 at the end.
     fn read(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
         let count = read(self.chunk.room())?;
         self.chunk.fill(count);
@@ -65,17 +65,17 @@ impl CopyBuffer {
     }
 }
 
-/// What happens next to a stream that is read.
+/// The next step of a stream that is read.
 enum CopyStep {
     Read,
     Over,
 }
 
-/// Carries what a client writes into a pipe, until either ends or the program does.
+/// Copies a client's input to a pipe, until either ends or the program exits.
 pub(crate) async fn write_pipe(from: Option<RecvStream>, to: Option<OwnedFd>, mut ended: Ended) {
     let (Some(mut from), Some(Ok(mut to))) = (from, to.map(pipe::Sender::from_owned_fd)) else { return };
     let carry = async {
-        // However it ends, the pipe is closed: a program that reads has to know.
+        // The pipe is closed in any case, so that a program that reads it notices.
         while let Ok(pieces) = from.next_pieces(PIECES).await
             && !pieces.is_empty()
             && write_all(&mut to, pieces).await.is_ok()
@@ -87,7 +87,7 @@ pub(crate) async fn write_pipe(from: Option<RecvStream>, to: Option<OwnedFd>, mu
     }
 }
 
-/// Writes all pieces, in as few calls as that takes.
+/// Writes all pieces, in as few calls as possible.
 pub(crate) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<Bytes>) -> io::Result<()> {
     while !pieces.is_empty() {
         let mut slices = [IoSlice::new(&[]); PIECES];
@@ -110,7 +110,7 @@ pub(crate) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: Ve
     Ok(())
 }
 
-/// Carries what a program writes to a client, until its end.
+/// Copies a program's output to a client, until its end.
 pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut ended: Ended) {
     let Some(mut to) = to else { return };
     let mut buffer = CopyBuffer::new();
@@ -124,7 +124,8 @@ pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut
             };
             let read = match turn {
                 CopyStep::Read => buffer.read(|room| from.try_read(room)),
-                // Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
+                // Reads without waiting for tokio, whose readiness may be older than the last
+                // bytes.
                 CopyStep::Over => buffer.read(|room| Ok(rustix::io::read(&from, room)?)),
             };
             match (read, turn) {
@@ -148,14 +149,15 @@ pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut
     to.finish().await;
 }
 
-/// The master side of a terminal.
+/// The master of a terminal.
 ///
-/// No socket, whatever its type says: tokio only waits for it, what is read and written is ours.
+/// Not a socket, despite the type: tokio only waits for readiness.
 #[derive(Debug)]
 pub(crate) struct Terminal(UnixStream);
 
 impl Terminal {
-    /// Of anything that can be waited for and written to; only a terminal can be read from and resized.
+    /// Any file that can be waited for and written to; only a terminal can be read from and
+    /// resized.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         Ok(Self(UnixStream::from_std(fd.into())?))
@@ -169,7 +171,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Carries what a client types. Its end means nothing here: a terminal stays.
+    /// Copies a client's input. Its end has no effect: a terminal stays open.
     pub(crate) async fn write(&self, from: Option<RecvStream>, mut ended: Ended) {
         let Some(mut from) = from else { return };
         let carry = async {
@@ -185,7 +187,8 @@ impl Terminal {
         }
     }
 
-    /// Carries what is printed, until the last who has the terminal open is gone, or the program is.
+    /// Copies the output, until the last process that has the terminal open exits, or the program
+    /// does.
     pub(crate) async fn read(&self, to: Option<SendStream>, mut ended: Ended) {
         let mut buffer = CopyBuffer::new();
         let mut to = to;
@@ -196,17 +199,17 @@ impl Terminal {
                 read = self.0.async_io(Interest::READABLE, || buffer.read(into)) => Some(read),
                 () = end_of(&mut ended) => None,
             };
-            // Asks the kernel: what tokio knows of it may be older than its last bytes.
+            // Reads without waiting for tokio, whose readiness may be older than the last bytes.
             let read = read.unwrap_or_else(|| buffer.read(into));
             match (read, &mut to) {
-                // A terminal that nobody has open any more answers EIO.
+                // A terminal returns EIO after its last user closed it.
                 (Ok(0) | Err(_), _) => break,
                 (Ok(_), Some(to)) => {
                     if buffer.send(to).await.is_err() {
                         return;
                     }
                 }
-                // Nobody asked for it, and it must not be held up.
+                // The client requested no output; it is read so that the program does not block.
                 (Ok(_), None) => {}
             }
         }
@@ -230,7 +233,7 @@ impl Terminal {
 
     pub(crate) fn set_size(&self, Size { width, height }: Size) {
         let size = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
-        // What is no terminal any more has no size.
+        // A file that is no longer a terminal has no size.
         tcsetwinsize(&self.0, size).ok();
     }
 }

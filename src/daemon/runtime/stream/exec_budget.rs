@@ -1,8 +1,10 @@
-//! How much output of ExecSync the daemon holds, over all commands, and how many of them run in one container.
+//! Limits the ExecSync output that the daemon holds, and the number of commands that run in one
+//! container.
 //!
-//! Each command keeps [`GUARANTEED`] bytes whatever others do. All above that comes out of one total, of which a pod has a
-//! quarter at most: containers that flood their probes cost no other pod its answers, and the daemon no more memory than was
-//! set. A command for which nothing is left runs to its end, and the rest of what it prints is dropped.
+//! Each command keeps [`GUARANTEED`] bytes. Everything above that comes out of one total, of which
+//! a pod has at most a quarter: containers whose probes print much cost other pods no output, and
+//! the daemon no more memory than configured. A command without budget runs to its end, and the
+//! rest of its output is dropped.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,14 +14,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model::{ContainerId, PodId};
 use sync::Mutex;
 
-/// More than the kubelet looks at in the output of a probe.
+/// More than the kubelet reads of the output of a probe.
 const GUARANTEED: usize = 16 << 10;
-/// Commands of one container at a time. A kubelet has at most one for each probe and hook.
+/// The maximum number of commands of one container. A kubelet runs at most one per probe and hook.
 pub(crate) const COMMANDS_MAX: usize = 64;
 /// The part of the total that one pod can have.
 const PODS: usize = 4;
 
-/// What all commands hold.
+/// The bytes that all commands hold.
 #[derive(Debug, Default)]
 pub(crate) struct ExecBudget {
     held: Mutex<Held>,
@@ -28,13 +30,13 @@ pub(crate) struct ExecBudget {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Beyond what is guaranteed, in bytes.
+    /// Beyond the guaranteed bytes.
     total: usize,
     pods: HashMap<PodId, usize>,
     commands: HashMap<ContainerId, usize>,
 }
 
-/// What one command holds; given back when this is dropped.
+/// The bytes that one command holds; released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ExecShare {
     budget: Arc<ExecBudget>,
@@ -44,26 +46,26 @@ pub(crate) struct ExecShare {
     kept: Mutex<Kept>,
 }
 
-/// In bytes.
+/// Limits in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExecLimits {
-    /// Of one command.
+    /// For one command.
     pub(crate) each: usize,
-    /// Of all commands together.
+    /// For all commands together.
     pub(crate) total: usize,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     bytes: usize,
-    /// What could have been kept if the total had had room.
+    /// The bytes that would have been kept if the total had had room.
     dropped: usize,
-    /// Nothing more is kept: what comes later would stand in the wrong place.
+    /// Nothing more is kept: later output would not follow the kept output.
     full: bool,
 }
 
 impl ExecBudget {
-    /// A place for one more command in `container`; none where too many run in it.
+    /// Reserves a place for a command in `container`; `None` if too many run in it.
     pub(crate) fn share(
         self: &Arc<Self>,
         pod: &PodId,
@@ -81,12 +83,13 @@ impl ExecBudget {
         Some(Arc::new(ExecShare { budget, pod, container, limits, kept: Mutex::default() }))
     }
 
-    /// How much output was dropped because the total or a pod's part of it was used up, in bytes.
+    /// Returns the bytes of output that were dropped because the total, or the part of a pod, was
+    /// used up.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Takes as much of `wanted` as there is.
+    /// Takes as much of `wanted` as is available.
     fn take(&self, pod: &PodId, wanted: usize, total: usize) -> usize {
         let mut held = self.held.lock();
         let of_pod = held.pods.get(pod).copied().unwrap_or_default();
@@ -101,7 +104,7 @@ impl ExecBudget {
 }
 
 impl ExecShare {
-    /// How many of the next `more` bytes are kept.
+    /// Returns how many of the next `more` bytes are kept.
     pub(crate) fn keep(&self, more: usize) -> usize {
         let mut kept = self.kept.lock();
         let wanted = more.min(self.limits.each.saturating_sub(kept.bytes + kept.dropped));
@@ -130,7 +133,7 @@ impl Drop for ExecShare {
     }
 }
 
-/// What is used no more is forgotten.
+/// Forgets pods and containers without commands.
 fn give_back<K: Hash + Eq>(all: &mut HashMap<K, usize>, key: &K, used: usize) {
     if let Some(left) = all.get_mut(key) {
         *left = left.saturating_sub(used);
@@ -167,7 +170,7 @@ mod tests {
         assert_eq!(budget.dropped(), u64::try_from(dropped).unwrap(), "of what each could have kept");
         drop(flood);
         let again = budget.share(&pod(100), &container(100), LIMITS).unwrap();
-        assert_eq!(again.keep(2 << 20), 1 << 20, "what was given back can be had");
+        assert_eq!(again.keep(2 << 20), 1 << 20, "released bytes are available");
         assert_eq!(other.keep(1), 0, "no output with a hole in it");
     }
 

@@ -1,4 +1,4 @@
-//! ExecSync.
+//! ExecSync: runs a command and returns its output.
 
 use std::io::{self, PipeReader};
 use std::os::fd::AsFd as _;
@@ -25,11 +25,11 @@ pub(crate) enum ExecError {
     Program { container: ContainerId, source: SandboxError },
     #[error("executing in container {container}")]
     Shim { container: ContainerId, source: SandboxError },
-    #[error("container {container} runs {COMMANDS_MAX} commands of ExecSync, and takes no more")]
+    #[error("container {container} already runs {COMMANDS_MAX} commands of ExecSync, the maximum")]
     TooMany { container: ContainerId },
     #[error("cmd: too long")]
     TooLong(#[source] shim_protocol::FrameError),
-    #[error("the command did not end within {0:?} and was killed")]
+    #[error("the command did not exit within {0:?} and was killed")]
     Timeout(Duration),
 }
 
@@ -51,15 +51,17 @@ pub(crate) struct ExecOutput {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) code: i32,
-    /// The output's part of the budget: to be dropped when the output is.
+    /// The budget of the output; must be dropped after the output.
     pub(crate) share: Arc<ExecShare>,
 }
 
-/// How long a killed command may take to be gone.
+/// How long a killed command may take to exit.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 impl Runtime {
-    /// Runs a command in a container and waits for its end, not for that of what it left in the background.
+    /// Runs a command in a container, waits for its exit, not for processes that it left in the
+    /// background, and returns its output. Takes no lock. The command is killed on timeout, and
+    /// when the caller disconnects.
     pub(crate) async fn exec_sync(
         self: &Arc<Self>,
         id: &str,
@@ -75,7 +77,7 @@ impl Runtime {
         let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (exec, mut ended) = sandbox.expect_exec();
-        // Whatever happens to the request, the command does not outlive it.
+        // Kills the command when the request ends in any way.
         let mut kill_guard = ExecKillGuard { sandbox: &sandbox, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let request = ExecRequest {
@@ -97,7 +99,7 @@ impl Runtime {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     kill_guard.pull();
-                    // A shim that stands still holds nobody up for longer.
+                    // Waits a limited time for a shim that hangs.
                     tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
                     sandbox.forget_exec(exec);
                     return Err(ExecError::Timeout(limit));
@@ -121,7 +123,7 @@ struct ExecKillGuard<'a> {
 }
 
 impl ExecKillGuard<'_> {
-    /// Kills. A shim that is gone took the command with it, or its burial will.
+    /// Kills the command. If the shim has exited, the cleanup of the pod kills it.
     fn pull(&mut self) {
         if let Some(exec) = self.exec.take() {
             let sandbox = self.sandbox.clone();
@@ -129,7 +131,8 @@ impl ExecKillGuard<'_> {
         }
     }
 
-    /// The ask failed: who said so knows of no command to kill, who said nothing may.
+    /// Handles a failed request. An error of the shim means that no command runs; otherwise one may
+    /// run and is killed.
     fn refused(&mut self, container: ContainerId, source: SandboxError) -> ExecError {
         if let SandboxError::Failed(_) | SandboxError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
             && let Some(exec) = self.exec.take()
@@ -141,7 +144,7 @@ impl ExecKillGuard<'_> {
 }
 
 impl ExecError {
-    /// The shim did not start the command.
+    /// Returns the error of a command that the shim did not start.
     pub(crate) fn refused(container: ContainerId, source: SandboxError) -> Self {
         match source {
             SandboxError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
@@ -162,7 +165,7 @@ impl Drop for ExecKillGuard<'_> {
     }
 }
 
-/// Reads both streams until the command has ended and nothing more is in them; none when the shim died.
+/// Reads both streams until the command has exited and they are empty; `None` if the shim died.
 async fn collect(
     out: PipeReader,
     err: PipeReader,
@@ -172,7 +175,7 @@ async fn collect(
     let mut out = OutputBuffer::new(out)?;
     let mut err = OutputBuffer::new(err)?;
     let code = loop {
-        // Either stream may have the turn: a background process that floods one must not hold up the other.
+        // Both are read in turn: a background process that floods one must not block the other.
         let read = async {
             tokio::select! {
                 read = out.read(&share), if !out.over => read,
@@ -187,18 +190,18 @@ async fn collect(
         }
     };
     let Ok(code) = code else { return Ok(None) };
-    // A child in the background may hold the pipes open for ever: only what is there is taken.
+    // A background process may keep the pipes open: only available output is read.
     out.drain(&share)?;
     err.drain(&share)?;
     Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code, share }))
 }
 
-/// What is read at a time.
+/// The size of a read in bytes.
 const CHUNK: usize = 64 * 1024;
-/// The largest pipe that the kernel gives to ordinary users.
+/// The largest pipe of an unprivileged process in bytes.
 const PIPE_MAX: usize = 1024 * 1024;
 
-/// One stream, as far as it is kept.
+/// One stream, with the kept output.
 struct OutputBuffer {
     pipe: Receiver,
     bytes: Vec<u8>,
@@ -210,7 +213,8 @@ impl OutputBuffer {
         Ok(Self { pipe: Receiver::from_owned_fd(pipe.into())?, bytes: Vec::new(), over: false })
     }
 
-    /// Waits for output. What is beyond the share is read and dropped, so that the command is not held up.
+    /// Waits for output. Output beyond the budget is read and dropped, so that the command does not
+    /// block.
     async fn read(&mut self, share: &ExecShare) -> io::Result<()> {
         self.pipe.readable().await?;
         let mut buffer = vec![0; CHUNK];
@@ -224,8 +228,9 @@ impl OutputBuffer {
         }
     }
 
-    /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes. No more
-    /// than a pipe can hold: somebody in the background may write as fast as this reads.
+    /// Reads the available output, without waiting for tokio, whose readiness may be older than the
+    /// last bytes. Reads at most the size of a pipe: a background process may write as fast as this
+    /// reads.
     fn drain(&mut self, share: &ExecShare) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         for _ in 0..PIPE_MAX / CHUNK {
@@ -246,7 +251,7 @@ impl OutputBuffer {
         self.over = bytes.is_empty();
         let kept = &bytes[..share.keep(bytes.len())];
         if self.bytes.capacity() - self.bytes.len() < kept.len() {
-            // A quarter more at a time: doubling would take up to twice what is held.
+            // Grows by a quarter: doubling would take up to twice the held size.
             self.bytes.reserve_exact(kept.len().max(self.bytes.len() / 4));
         }
         self.bytes.extend_from_slice(kept);

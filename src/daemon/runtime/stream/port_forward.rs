@@ -1,4 +1,4 @@
-//! Port-forward: connections of clients to what listens in a pod.
+//! PortForward: connects clients to ports in a pod.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,17 +18,17 @@ use super::copy;
 use super::copy::{CopyBuffer, PIECES};
 use crate::runtime::{LookupError, Runtime, blocking};
 
-/// How long a connection within a machine may take.
+/// The timeout of a connection within the machine.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long a server may be silent once its client has said that it will not write any more. Clients that have closed
-/// altogether say no more than that.
+/// How long a server may be silent after its client closed its sending direction. Clients that
+/// disconnected look the same.
 const SILENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ForwardError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("pod {0} is not ready, so none of its ports can be reached")]
+    #[error("pod {0} is not ready: ports of a pod can be forwarded while its sandbox runs")]
     NotReady(PodId),
 }
 
@@ -41,17 +41,17 @@ impl ErrorClass for ForwardError {
     }
 }
 
-/// Nothing listens where a client wants to go.
+/// A port on which no process of the pod listens.
 #[derive(Debug, thiserror::Error)]
 enum DialError {
-    #[error("entering the pod's network")]
+    #[error("entering the pod's network namespace")]
     Enter(#[source] io::Error),
     #[error("failed to connect to localhost:{port} inside pod {pod}, IPv4: {v4}, IPv6: {v6}")]
     Refused { pod: PodId, port: u16, v4: io::Error, v6: io::Error },
 }
 
 impl Runtime {
-    /// The pod, if its ports can be reached.
+    /// Returns the pod, if its ports can be reached.
     pub(crate) fn ready(&self, id: &str) -> Result<PodId, ForwardError> {
         let pod = self.readable_pod(id)?.get();
         match pod.state {
@@ -60,7 +60,8 @@ impl Runtime {
         }
     }
 
-    /// Makes the connections that a client wants, until it is gone. Only to `ports`, unless there are none.
+    /// Opens the connections that a client requests until it disconnects; only to `ports`, unless
+    /// the list is empty.
     pub(crate) async fn port_forward(self: &Arc<Self>, pod: &PodId, ports: &[u16], mut forwards: Forwards) {
         let mut running = JoinSet::new();
         let gone = forwards.gone();
@@ -83,7 +84,7 @@ impl Runtime {
         };
         tokio::select! {
             () = serve => forwards.end().await,
-            // Which ends all that runs, too.
+            // Dropping the set ends all connections, too.
             () = gone => {}
         }
     }
@@ -104,7 +105,7 @@ impl Runtime {
         }
     }
 
-    /// Connects to what listens on the pod's loopback: first IPv4, then IPv6, as the peers do.
+    /// Connects to a port on the pod's loopback: first IPv4, then IPv6, as containerd and CRI-O do.
     async fn dial(&self, pod: &PodId, port: u16) -> Result<TcpStream, DialError> {
         let gone = |_| DialError::Enter(io::ErrorKind::NotFound.into());
         let network = self.pod(pod.as_str()).map_err(gone)?.sandbox.network.clone();
@@ -123,7 +124,8 @@ impl Runtime {
     }
 }
 
-/// A socket belongs to the network in which it was made, whoever uses it: one of each kind.
+/// Creates a socket of each kind. A socket belongs to the network namespace in which it was
+/// created, whichever process uses it.
 fn sockets_in(network: PathBuf) -> io::Result<[io::Result<TcpSocket>; 2]> {
     let made = sys::netns::run_in(&[&network], || Ok([sys::netns::tcp(false), sys::netns::tcp(true)]))?;
     let made = made.into_iter().next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
@@ -137,7 +139,7 @@ async fn connect(socket: io::Result<TcpSocket>, to: SocketAddr) -> io::Result<Tc
     Ok(stream)
 }
 
-/// Carries bytes both ways, each way to its own end; a connection that is broken off breaks the other off.
+/// Copies bytes in both directions until each ends; a reset of one connection resets the other.
 async fn carry(stream: TcpStream, input: RecvStream, output: SendStream, half_close: bool) {
     let (reader, writer) = stream.into_split();
     let (close, half_closed) = watch::channel(false);
@@ -148,10 +150,10 @@ async fn carry(stream: TcpStream, input: RecvStream, output: SendStream, half_cl
     };
     let download = async move {
         download(reader, output, half_closed).await?;
-        // A client that cannot say when it is done is, when the server is.
+        // A client that cannot close its sending direction is done when the server is.
         if half_close { Ok(()) } else { Err(StreamError::Lost) }
     };
-    // Either way may end first, and the other goes on; unless one is broken.
+    // Either direction may end first, and the other continues, unless one fails.
     tokio::try_join!(upload, download).ok();
 }
 
@@ -162,7 +164,7 @@ async fn upload(mut input: RecvStream, mut writer: OwnedWriteHalf) -> Result<(),
             Ok(pieces) if pieces.is_empty() => return Ok(()),
             Ok(pieces) => {
                 if copy::write_all(&mut writer, pieces).await.is_err() {
-                    // The server hung up. What it said before that is for the client all the same.
+                    // The server closed the connection; its earlier output is still sent.
                     return Ok(());
                 }
             }

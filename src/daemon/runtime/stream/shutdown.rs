@@ -1,4 +1,5 @@
-//! The end of a daemon, as those hear of it who look on at exec and attach. Streams that only end say that all went well.
+//! Reports the shutdown of the daemon to exec and attach clients: streams that merely end mean
+//! success.
 
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use tokio::sync::watch;
 
 use crate::runtime::Runtime;
 
-/// How long all of them may take to hear of it.
+/// How long all clients may take to receive it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Knows of all who look on, and whether they are to go.
+/// Counts the streaming clients, and signals the shutdown to them.
 #[derive(Debug, Default)]
 pub(crate) struct StreamShutdown(watch::Sender<bool>);
 
-/// Somebody who looks on, and is waited for until this is dropped.
+/// A streaming client; shutdown waits until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ShutdownWatch(watch::Receiver<bool>);
 
@@ -25,25 +26,26 @@ impl StreamShutdown {
 }
 
 impl ShutdownWatch {
-    /// Returns when it is time to go.
+    /// Returns when the daemon shuts down.
     pub(crate) async fn wait_shutdown(&mut self) {
-        // An error means that the runtime is gone altogether.
+        // An error means that the runtime was dropped.
         self.0.wait_for(|over| *over).await.ok();
     }
 
-    /// What the client is told where nothing ended but the daemon.
+    /// Returns the status for the client if only the daemon ended.
     pub(crate) fn shutdown_status(&self) -> Option<Outcome> {
-        let words = "crisp is being stopped: what runs goes on, without this connection";
+        let words = "the crisp daemon is shutting down: the program keeps running without this connection";
         self.0.borrow().then(|| Outcome::Failed(words.to_owned()))
     }
 }
 
 impl Runtime {
-    /// Sends everybody away who looks on, and waits a moment until they know.
+    /// Disconnects all streaming clients, and waits a limited time until they have received the
+    /// status.
     pub(crate) async fn shutdown_streams(&self) {
         self.stream_shutdown.0.send_replace(true);
         if tokio::time::timeout(PATIENCE, self.stream_shutdown.0.closed()).await.is_err() {
-            tracing::warn!("some streaming clients were not told that the daemon ends");
+            tracing::warn!("some streaming clients did not receive the status of the shutdown in time");
         }
     }
 }
