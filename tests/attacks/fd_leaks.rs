@@ -58,7 +58,7 @@ fn with_all_sorts(daemon: &Daemon, mut config: v1::ContainerConfig) -> v1::Conta
 }
 
 #[test]
-fn no_program_of_a_container_begins_with_more_than_three_descriptors() {
+fn programs_of_containers_start_with_three_descriptors() {
     let daemon = Daemon::start();
     let client = daemon.client();
     for mode in [NamespaceMode::Container, NamespaceMode::Pod, NamespaceMode::Node] {
@@ -95,7 +95,7 @@ pub(crate) fn outcome(
 }
 
 #[test]
-fn no_working_directory_is_a_descriptor_of_the_hosts() {
+fn create_refuses_a_working_directory_on_the_host() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let image = |number: u32| format!("crisp.test/fd-{number}:1");
@@ -122,7 +122,7 @@ fn no_working_directory_is_a_descriptor_of_the_hosts() {
 }
 
 #[test]
-fn no_command_begins_in_a_directory_of_the_hosts() {
+fn exec_refuses_a_working_directory_on_the_host() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let daemon = Daemon::on(env);
@@ -159,7 +159,7 @@ fn no_command_begins_in_a_directory_of_the_hosts() {
 }
 
 #[test]
-fn no_program_is_found_through_a_descriptor_of_crisps() {
+fn programs_are_not_found_through_descriptors_of_crisp() {
     const TOOL: &str = "neighbours-tool";
     let daemon = Daemon::start();
     let client = daemon.client();
@@ -191,7 +191,7 @@ fn no_program_is_found_through_a_descriptor_of_crisps() {
 }
 
 #[test]
-fn no_command_is_given_the_hosts_null_device_to_change() {
+fn a_command_cannot_change_the_hosts_null_device() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

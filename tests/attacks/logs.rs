@@ -13,7 +13,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds};
 
 #[test]
-fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {
+fn a_log_that_is_not_a_regular_file_in_the_pods_directory_is_refused() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let daemon = Daemon::on(env);
@@ -71,7 +71,7 @@ fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {
 }
 
 #[test]
-fn a_directory_of_logs_that_is_a_link_is_not_followed() {
+fn a_log_directory_that_is_a_link_is_not_followed() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let daemon = Daemon::on(env);

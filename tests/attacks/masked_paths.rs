@@ -59,7 +59,7 @@ fn assert_hidden(daemon: &Daemon, id: &str, path: &str) {
 }
 
 #[test]
-fn what_is_hidden_is_the_null_device_or_an_empty_directory_whatever_the_image_has() {
+fn masked_paths_are_the_null_device_or_an_empty_directory_in_every_image() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let images = [("plain", vec![]), ("links", vec!["dev/null", "dev/full", "dev/zero"])];
@@ -98,7 +98,7 @@ fn what_is_hidden_is_the_null_device_or_an_empty_directory_whatever_the_image_ha
 }
 
 #[test]
-fn nobody_inside_can_uncover_or_change_what_hides() {
+fn a_container_cannot_unmount_or_change_masks() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -127,7 +127,7 @@ fn nobody_inside_can_uncover_or_change_what_hides() {
 }
 
 #[test]
-fn what_is_hidden_or_read_only_stays_so_under_volumes() {
+fn masked_and_read_only_paths_apply_inside_volumes() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -163,7 +163,7 @@ fn what_is_hidden_or_read_only_stays_so_under_volumes() {
 }
 
 #[test]
-fn what_crisp_writes_for_a_container_goes_to_the_kernel_and_not_to_files_of_the_image() {
+fn writes_to_proc_go_to_the_kernel_and_not_to_files_of_the_image() {
     const IMAGE: &str = "crisp.test/fake-proc:1";
     let fakes = [
         "proc/self/oom_score_adj",

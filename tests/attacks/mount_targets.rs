@@ -40,7 +40,7 @@ fn try_all(daemon: &Daemon, pod: &Pod, image: &str) -> usize {
 }
 
 #[test]
-fn links_of_an_image_below_dev_make_or_change_nothing_on_the_host() {
+fn links_below_dev_create_or_change_nothing_on_the_host() {
     const NAMES: [&str; 14] = [
         "null", "console", "ptmx", "shm", "mqueue", "fd", "stdin", "stdout", "tty", "random", "core", "kcore", "asked",
         "deep",
@@ -72,7 +72,7 @@ fn links_of_an_image_below_dev_make_or_change_nothing_on_the_host() {
 }
 
 #[test]
-fn places_of_the_kernels_file_systems_that_are_no_directories_are_refused() {
+fn mount_points_of_kernel_file_systems_that_are_not_directories_are_refused() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let names = ["proc", "sys", "dev"];
@@ -113,7 +113,7 @@ fn places_of_the_kernels_file_systems_that_are_no_directories_are_refused() {
 }
 
 #[test]
-fn no_volume_lies_over_proc_whatever_path_or_link_leads_there() {
+fn volumes_over_proc_are_refused_by_every_path_and_link() {
     const IMAGE: &str = "crisp.test/to-proc:1";
     let env = TestEnv::new();
     let archive = Archive::new(IMAGE).with_dir("deep").with_link("p", "/proc").with_link("up", "deep/../proc/self");
@@ -158,7 +158,7 @@ fn no_volume_lies_over_proc_whatever_path_or_link_leads_there() {
 }
 
 #[test]
-fn devices_are_made_inside_whatever_their_paths_and_the_image_say() {
+fn devices_are_created_inside_the_root_for_every_path_and_image() {
     const IMAGE: &str = "crisp.test/devices:1";
     let env = TestEnv::new();
     let outside = Outside::new(&env);

@@ -23,7 +23,7 @@ fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
+fn other_users_of_the_host_cannot_enter_the_directories_of_crisp() {
     let env = TestEnv::new();
     env.import(&Archive::new("crisp.test/volumes:1").with("Volumes", json!({ "/data": {} })));
     // Else it is the test's own directory that keeps them out.
@@ -62,7 +62,7 @@ fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
 }
 
 #[test]
-fn no_file_that_a_container_can_write_becomes_a_program_of_roots() {
+fn files_written_by_a_container_cannot_become_set_uid_programs_on_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -80,7 +80,7 @@ fn no_file_that_a_container_can_write_becomes_a_program_of_roots() {
 }
 
 #[test]
-fn a_container_that_fills_the_files_of_its_pod_fills_nothing_else() {
+fn a_container_that_fills_its_pods_files_fills_no_other_file_system() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -113,7 +113,7 @@ fn sockets(pid: i32) -> Vec<String> {
 }
 
 #[test]
-fn crisp_listens_nowhere_but_in_its_own_directories() {
+fn crisp_listens_only_in_its_own_directories() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let node = v1::NamespaceMode::Node;
@@ -160,7 +160,7 @@ fn beyond_loopback() -> Vec<String> {
 }
 
 #[test]
-fn containers_of_one_image_know_nothing_of_each_others_variables() {
+fn containers_of_one_image_do_not_share_variables() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let run = |pod: &crate::support::client::Pod, name: &str| {
@@ -187,7 +187,7 @@ fn containers_of_one_image_know_nothing_of_each_others_variables() {
 }
 
 #[test]
-fn a_container_gets_no_more_pseudo_terminals_than_its_share() {
+fn the_pseudo_terminals_of_a_container_are_limited() {
     const SHARE: usize = 512;
     let daemon = Daemon::start();
     let client = daemon.client();

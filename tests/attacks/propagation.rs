@@ -42,7 +42,7 @@ fn volume(host: &Path, inside: &str) -> v1::Mount {
 }
 
 #[test]
-fn what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host() {
+fn mounts_into_a_volume_for_a_container_do_not_propagate_to_the_host() {
     let env = TestEnv::new();
     env.import(&Archive::new(IMAGE).with_link("link", "/etc"));
     let host = shared(&env);

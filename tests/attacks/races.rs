@@ -85,7 +85,7 @@ impl Shared {
 }
 
 #[test]
-fn a_mount_into_a_volume_that_changes_meanwhile_never_leads_out() {
+fn a_mount_into_a_volume_that_changes_during_the_launch_stays_in_the_root() {
     for link in [|outside: &Outside| outside.absolute("dir"), |outside: &Outside| outside.climbing("dir")] {
         let shared = Shared::new(link);
         let mounts = [volume(&shared.volume, "/volume"), volume(&shared.inner, "/volume/a/target")];
@@ -95,7 +95,7 @@ fn a_mount_into_a_volume_that_changes_meanwhile_never_leads_out() {
 }
 
 #[test]
-fn a_mount_whose_target_has_to_be_made_makes_nothing_on_the_host() {
+fn a_mount_with_a_missing_target_creates_nothing_on_the_host() {
     let shared = Shared::new(|outside| outside.absolute("dir"));
     let mounts = [
         volume(&shared.volume, "/volume"),
@@ -106,7 +106,7 @@ fn a_mount_whose_target_has_to_be_made_makes_nothing_on_the_host() {
 }
 
 #[test]
-fn a_volume_that_turns_into_a_link_to_proc_gets_nothing_mounted_there() {
+fn a_volume_replaced_by_a_link_to_proc_gets_no_mounts() {
     let shared = Shared::new(|_| "/proc/self".to_owned());
     let mounts = [volume(&shared.volume, "/volume"), volume(&shared.inner, "/volume/a/attr")];
     fs::create_dir(shared.volume.join("a/attr")).unwrap();
@@ -118,7 +118,7 @@ fn a_volume_that_turns_into_a_link_to_proc_gets_nothing_mounted_there() {
 }
 
 #[test]
-fn two_containers_that_swap_links_for_each_other_see_nothing_of_the_host() {
+fn two_containers_that_exchange_links_gain_no_access_to_the_host() {
     let env = TestEnv::new();
     let outside = Outside::new(&env);
     let shared = env.dir().join("volume");
@@ -154,7 +154,7 @@ fn two_containers_that_swap_links_for_each_other_see_nothing_of_the_host() {
 }
 
 #[test]
-fn what_is_hidden_in_a_volume_that_changes_meanwhile_hides_nothing_of_the_host() {
+fn masks_in_a_volume_that_changes_during_the_launch_hide_nothing_of_the_host() {
     let shared = Shared::new(|outside| outside.absolute("dir"));
     fs::write(shared.volume.join("a/file"), "").unwrap();
     let client = shared.daemon.client();
@@ -186,7 +186,7 @@ fn what_is_hidden_in_a_volume_that_changes_meanwhile_hides_nothing_of_the_host()
 }
 
 #[test]
-fn renames_elsewhere_do_not_keep_a_container_from_being_made() {
+fn renames_by_another_container_do_not_prevent_a_launch() {
     let env = TestEnv::new();
     // As many images have it: /var/run is a link upwards, and the kubelet mounts a secret below it.
     env.import(&Archive::new("crisp.test/run:1").with_dir("run").with_dir("var").with_link("var/run", "../run"));

@@ -53,7 +53,7 @@ fn parameters() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn no_kernel_parameter_of_a_pod_is_smuggled_in_or_becomes_the_hosts() {
+fn sysctls_of_a_pod_cannot_be_injected_or_change_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let before = parameters();
@@ -145,7 +145,7 @@ fn launched(daemon: &Daemon, pod: &Pod, id: &str) -> (Value, Value, BTreeMap<Str
 }
 
 #[test]
-fn no_annotation_changes_anything_of_a_container() {
+fn annotations_do_not_change_a_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let all = [
@@ -208,7 +208,7 @@ fn no_annotation_changes_anything_of_a_container() {
 }
 
 #[test]
-fn no_variable_becomes_more_than_one_or_an_account() {
+fn variables_cannot_inject_other_variables_or_accounts() {
     let env = TestEnv::new();
     let odd = "x\nroot2::0:0::/:/bin/sh";
     env.import(
@@ -251,7 +251,7 @@ fn no_variable_becomes_more_than_one_or_an_account() {
 }
 
 #[test]
-fn no_limit_is_written_to_a_file_that_is_none_of_the_containers() {
+fn limits_are_written_to_the_containers_cgroup_only() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -292,7 +292,7 @@ fn no_limit_is_written_to_a_file_that_is_none_of_the_containers() {
 
 /// Whatever the trees of this host have as a file cannot be a cgroup; such a pod could be made, and never removed.
 #[test]
-fn a_cgroup_parent_that_names_a_file_of_the_kernels_is_refused_by_field() {
+fn a_cgroup_parent_that_names_a_kernel_file_is_refused_by_field() {
     let daemon = Daemon::start();
     let before = daemon.snapshot();
     let mut bad: Vec<String> =

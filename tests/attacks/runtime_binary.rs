@@ -34,7 +34,7 @@ fn with_pids(mut config: v1::ContainerConfig, mode: NamespaceMode) -> v1::Contai
 }
 
 #[test]
-fn a_script_that_is_run_by_whoever_runs_it_does_not_reach_crisp() {
+fn a_script_with_proc_self_exe_as_interpreter_does_not_reach_crisp() {
     const IMAGE: &str = "crisp.test/script:1";
     let before = programs();
     let env = TestEnv::new();
@@ -77,7 +77,7 @@ fn a_script_that_is_run_by_whoever_runs_it_does_not_reach_crisp() {
 }
 
 #[test]
-fn no_library_that_an_image_names_is_asked_for_its_accounts() {
+fn libraries_of_an_image_are_not_loaded_for_account_lookups() {
     const IMAGE: &str = "crisp.test/accounts:1";
     let env = TestEnv::new();
     // The C library opens this file to find out which libraries know users, and loads those. Whoever opens a pipe that nobody
@@ -99,7 +99,7 @@ fn no_library_that_an_image_names_is_asked_for_its_accounts() {
 }
 
 #[test]
-fn the_program_that_a_shim_runs_is_sealed_for_good() {
+fn the_program_of_a_shim_is_sealed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -140,7 +140,7 @@ while :; do for dir in /proc/[0-9]*; do
 done; done 2> /dev/null";
 
 #[test]
-fn processes_on_their_way_into_a_container_cannot_be_looked_into() {
+fn processes_that_enter_a_container_cannot_be_traced() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mode = NamespaceMode::Pod;
@@ -162,7 +162,7 @@ fn processes_on_their_way_into_a_container_cannot_be_looked_into() {
 }
 
 #[test]
-fn the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged() {
+fn the_init_of_a_shared_pid_namespace_gives_nothing_to_a_privileged_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mode = NamespaceMode::Pod;
@@ -191,7 +191,7 @@ fn the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged() {
 }
 
 #[test]
-fn neighbours_in_a_pod_look_into_each_other_only_as_their_users_permit() {
+fn containers_of_a_pod_trace_each_other_only_as_their_users_permit() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mode = NamespaceMode::Pod;
@@ -222,7 +222,7 @@ fn neighbours_in_a_pod_look_into_each_other_only_as_their_users_permit() {
 }
 
 #[test]
-fn the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes() {
+fn a_container_in_the_hosts_pid_namespace_cannot_reach_the_shim() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mode = NamespaceMode::Node;
@@ -247,7 +247,7 @@ fn the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes() {
 }
 
 #[test]
-fn a_neighbour_that_stops_whoever_comes_does_not_keep_the_pod_from_its_end() {
+fn a_container_that_stops_new_processes_does_not_prevent_the_pods_removal() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mode = NamespaceMode::Pod;

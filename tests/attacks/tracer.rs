@@ -45,7 +45,7 @@ fn assert_nothing_reached(daemon: &Daemon, attacker: &str, what: &str) {
 }
 
 #[test]
-fn a_container_that_traces_commands_on_their_way_in_gains_nothing() {
+fn a_container_that_traces_entering_commands_gains_nothing() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -63,7 +63,7 @@ fn a_container_that_traces_commands_on_their_way_in_gains_nothing() {
 }
 
 #[test]
-fn a_container_that_traces_its_neighbours_on_their_way_in_gains_nothing() {
+fn a_container_that_traces_entering_containers_of_its_pod_gains_nothing() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = pod_with_shared_pids(&daemon);
@@ -81,7 +81,7 @@ fn a_container_that_traces_its_neighbours_on_their_way_in_gains_nothing() {
 }
 
 #[test]
-fn a_container_that_traces_who_joins_its_processes_gains_nothing() {
+fn a_container_that_traces_a_container_joining_its_pid_namespace_gains_nothing() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -100,7 +100,7 @@ fn a_container_that_traces_who_joins_its_processes_gains_nothing() {
 }
 
 #[test]
-fn a_container_that_is_created_and_not_started_has_no_more_rights_than_when_it_runs() {
+fn a_created_container_has_no_more_rights_than_a_running_one() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = pod_with_shared_pids(&daemon);
@@ -126,7 +126,7 @@ fn a_container_that_is_created_and_not_started_has_no_more_rights_than_when_it_r
 
 /// Without the calls by which a process is born, and settles: crisp needs them after the filter is loaded.
 #[test]
-fn a_profile_that_lets_no_process_be_born_holds_for_commands_and_neighbours() {
+fn a_seccomp_profile_without_fork_applies_to_commands_and_other_containers() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let profile = daemon.env.dir().join("lonely.json");

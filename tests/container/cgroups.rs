@@ -43,7 +43,7 @@ fn a_container_is_directly_below_the_pods_cgroup_in_every_hierarchy() {
 }
 
 #[test]
-fn a_pod_without_a_parent_gets_a_cgroup_of_its_own_that_goes_with_it() {
+fn a_pod_without_a_parent_gets_a_cgroup_that_is_removed_with_it() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -63,7 +63,7 @@ fn trees_with(cgroup: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_cgroup_above_pods_of_our_own_goes_with_the_last_of_them() {
+fn the_parent_cgroup_created_by_crisp_is_removed_with_the_last_pod() {
     let mut daemon = Daemon::start();
     let above = daemon.env.cgroup().to_owned();
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
@@ -77,7 +77,7 @@ fn the_cgroup_above_pods_of_our_own_goes_with_the_last_of_them() {
 }
 
 #[test]
-fn the_cgroup_above_pods_stays_where_somebody_else_made_it() {
+fn a_parent_cgroup_that_crisp_did_not_create_is_kept() {
     let daemon = Daemon::start();
     let above = daemon.env.cgroup().to_owned();
     cgroup_fixture::make(&above);
@@ -88,7 +88,7 @@ fn the_cgroup_above_pods_stays_where_somebody_else_made_it() {
 }
 
 #[test]
-fn pods_that_come_while_the_last_one_goes_have_their_cgroup() {
+fn pods_created_during_the_removal_of_the_last_one_have_their_cgroup() {
     let daemon = Daemon::start();
     std::thread::scope(|scope| {
         for who in 0..4 {
@@ -112,7 +112,7 @@ fn limited(name: &str, resources: v1::LinuxContainerResources) -> v1::ContainerC
 }
 
 #[test]
-fn limits_are_in_the_kernel_as_asked_and_status_says_so() {
+fn requested_limits_are_in_the_kernel_and_in_the_status() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let parent = daemon.env.pod_cgroup("limits");
@@ -144,7 +144,7 @@ fn limits_are_in_the_kernel_as_asked_and_status_says_so() {
 }
 
 #[test]
-fn a_container_without_limits_has_none_and_huge_pages_of_none_are_taken() {
+fn a_container_without_limits_has_none_and_no_huge_pages() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -162,7 +162,7 @@ fn a_container_without_limits_has_none_and_huge_pages_of_none_are_taken() {
 }
 
 #[test]
-fn limits_that_cannot_be_are_refused_and_leave_nothing() {
+fn invalid_limits_are_refused_and_leave_nothing() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -199,7 +199,7 @@ fn a_container_over_its_memory_is_reported_as_oom_killed() {
 }
 
 #[test]
-fn cgroups_are_shown_read_only_and_only_the_containers_own() {
+fn a_container_sees_only_its_own_cgroups_read_only() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

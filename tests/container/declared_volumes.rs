@@ -52,7 +52,7 @@ fn volume_layers(archive: Archive) -> Archive {
 }
 
 #[test]
-fn a_volume_of_the_image_begins_as_a_copy_and_is_written_beside_a_read_only_root() {
+fn an_image_volume_begins_as_a_copy_and_is_writable_in_a_read_only_root() {
     let archive = volume_layers(with_volumes(&["/data", "/data/new", "relative"]));
     let mut daemon = daemon_with(&[archive]);
     let pod = daemon.run_pod("pod");
@@ -93,7 +93,7 @@ fn a_volume_of_the_image_begins_as_a_copy_and_is_written_beside_a_read_only_root
 }
 
 #[test]
-fn mounts_of_the_container_take_the_place_of_its_images_volumes() {
+fn mounts_of_the_request_replace_volumes_of_the_image() {
     let daemon =
         daemon_with(&[volume_layers(with_volumes(&["/data", "/top/below", "/proc", "/sys/fs/cgroup", "/dev"]))]);
     let client = daemon.client();
@@ -113,7 +113,7 @@ fn mounts_of_the_container_take_the_place_of_its_images_volumes() {
 }
 
 #[test]
-fn no_volume_of_an_image_shows_anything_of_the_host() {
+fn image_volumes_contain_no_files_of_the_host() {
     let env = TestEnv::new();
     let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -145,7 +145,7 @@ fn no_volume_of_an_image_shows_anything_of_the_host() {
 }
 
 #[test]
-fn volumes_that_cannot_be_are_refused_and_leave_nothing() {
+fn invalid_image_volumes_are_refused_and_leave_nothing() {
     let image = |n: usize| format!("crisp.test/bad-{n}:1");
     let many: Vec<String> = (0..2000).map(|n| format!("/v{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
@@ -169,7 +169,7 @@ fn volumes_that_cannot_be_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn a_volume_that_the_disk_has_no_room_for_is_refused_and_leaves_nothing() {
+fn an_image_volume_on_a_full_disk_is_refused_and_leaves_nothing() {
     let env = TestEnv::new();
     let big = vec![7; 8 << 20];
     env.import(&with_volumes(&["/data"]).on_top(Layer::new(|tar| tar.file("data/big", 0o644, &big))));
@@ -187,7 +187,7 @@ fn a_volume_that_the_disk_has_no_room_for_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_daemon_killed_while_it_makes_volumes_leaves_nothing() {
+fn a_daemon_killed_while_it_fills_image_volumes_leaves_nothing() {
     for point in ["create.volumes", "create.bundle", "create.launch"] {
         let env = TestEnv::new();
         env.import(&data_in_layers());

@@ -26,7 +26,7 @@ fn output_and_exit_code_are_exact() {
 }
 
 #[test]
-fn a_command_over_its_time_is_killed_with_all_it_started() {
+fn a_command_that_times_out_is_killed_with_all_its_children() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -46,7 +46,7 @@ fn a_command_over_its_time_is_killed_with_all_it_started() {
 }
 
 #[test]
-fn a_command_over_its_time_is_killed_with_those_who_broke_away_from_it() {
+fn a_command_that_times_out_is_killed_with_daemonized_children() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -66,7 +66,7 @@ fn a_command_over_its_time_is_killed_with_those_who_broke_away_from_it() {
 }
 
 #[test]
-fn a_command_over_its_time_is_killed_with_those_whose_names_are_no_text() {
+fn a_command_that_times_out_is_killed_with_children_without_utf8_names() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -83,7 +83,7 @@ fn a_command_over_its_time_is_killed_with_those_whose_names_are_no_text() {
 }
 
 #[test]
-fn a_container_that_somebody_froze_takes_no_command() {
+fn exec_in_a_frozen_container_is_refused() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -111,7 +111,7 @@ fn a_container_that_somebody_froze_takes_no_command() {
 }
 
 #[test]
-fn a_command_that_is_frozen_on_its_way_ends_with_its_time() {
+fn a_command_frozen_during_its_start_is_killed_on_timeout() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -141,7 +141,7 @@ fn a_command_that_is_frozen_on_its_way_ends_with_its_time() {
 }
 
 #[test]
-fn a_command_within_its_time_is_not_touched() {
+fn a_command_within_its_timeout_is_not_killed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -151,7 +151,7 @@ fn a_command_within_its_time_is_not_touched() {
 }
 
 #[test]
-fn output_is_capped_and_the_command_is_not_held_up() {
+fn output_is_limited_and_the_command_is_not_blocked() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -168,7 +168,7 @@ fn output_is_capped_and_the_command_is_not_held_up() {
 }
 
 #[test]
-fn a_child_in_the_background_does_not_hold_up_the_answer() {
+fn a_background_child_does_not_delay_the_response() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -189,7 +189,7 @@ fn a_child_in_the_background_does_not_hold_up_the_answer() {
 }
 
 #[test]
-fn only_a_running_container_takes_a_command() {
+fn exec_requires_a_running_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -203,7 +203,7 @@ fn only_a_running_container_takes_a_command() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_fails_by_name_and_leaves_no_child() {
+fn a_missing_command_is_named_and_leaves_no_child() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -218,7 +218,7 @@ fn a_command_that_does_not_exist_fails_by_name_and_leaves_no_child() {
 }
 
 #[test]
-fn a_command_runs_as_the_container_does() {
+fn a_command_has_the_user_and_rights_of_the_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -245,7 +245,7 @@ fn kernel_groups(status: &str) -> usize {
 }
 
 #[test]
-fn many_commands_at_once_do_not_mix() {
+fn concurrent_commands_do_not_mix_their_output() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -269,7 +269,7 @@ fn many_commands_at_once_do_not_mix() {
 }
 
 #[test]
-fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
+fn a_command_of_a_disconnected_client_is_killed_on_timeout() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -288,7 +288,7 @@ fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
 
 /// All of them hold what they printed until they are allowed to end.
 #[test]
-fn the_output_that_the_commands_of_one_pod_hold_has_a_total_and_no_other_pod_pays_for_it() {
+fn the_total_output_of_one_pods_commands_is_limited_without_effect_on_other_pods() {
     const FLOOD: usize = 4_000_000;
     const GUARANTEED: usize = 16 << 10;
     let daemon = Daemon::on(TestEnv::with_metrics(""));
@@ -333,7 +333,7 @@ fn the_output_that_the_commands_of_one_pod_hold_has_a_total_and_no_other_pod_pay
 }
 
 #[test]
-fn a_command_that_is_too_long_is_named() {
+fn a_command_that_is_too_long_is_refused_by_field() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -346,7 +346,7 @@ fn a_command_that_is_too_long_is_named() {
 }
 
 #[test]
-fn a_command_that_meets_the_end_of_its_container_is_refused_as_one_of_an_ended_container() {
+fn a_command_started_as_its_container_exits_is_refused_as_not_running() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

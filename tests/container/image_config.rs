@@ -103,7 +103,7 @@ fn users_out_of_range_or_unknown_are_refused_and_never_become_root() {
 }
 
 #[test]
-fn users_are_those_of_the_image_wherever_in_it_they_are() {
+fn users_are_found_in_every_layer_of_the_image() {
     let there = |user: &str| format!("{user}:x:4321:4322::/home/of/{user}:\n");
     let elsewhere = there("elsewhere");
     let images = Images::new(vec![
@@ -132,7 +132,7 @@ fn users_are_those_of_the_image_wherever_in_it_they_are() {
 }
 
 #[test]
-fn account_files_that_are_none_are_refused_and_those_of_the_host_are_never_read() {
+fn account_files_that_are_not_regular_are_refused_and_the_hosts_are_never_read() {
     let env = TestEnv::new();
     let outside = env.dir().join("passwd");
     fs::write(&outside, "evil:x:0:0::/:\n").unwrap();
@@ -165,7 +165,7 @@ fn account_files_that_are_none_are_refused_and_those_of_the_host_are_never_read(
 }
 
 #[test]
-fn variables_come_from_the_image_then_from_the_container_and_smuggle_nothing_in() {
+fn variables_of_the_container_override_the_images_and_inject_nothing() {
     let env = json!([
         "PATH=/bin",
         "A=image",
@@ -190,7 +190,7 @@ fn variables_come_from_the_image_then_from_the_container_and_smuggle_nothing_in(
 }
 
 #[test]
-fn a_working_directory_of_the_image_is_made_inside_of_it_and_is_absolute() {
+fn a_working_directory_of_the_image_is_absolute_and_created_inside_it() {
     let env = TestEnv::new();
     let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -240,7 +240,7 @@ fn stop_signals_of_images_are_read_in_every_form_or_refused() {
 }
 
 #[test]
-fn labels_of_an_image_are_nobody_elses() {
+fn labels_of_an_image_are_not_those_of_its_containers() {
     let labels =
         json!({ "io.kubernetes.container.name": "other", "io.containerd.image.config": "x", "run.oci": "evil" });
     let images = Images::new(vec![image("labels", "Labels", labels)]);
@@ -272,7 +272,7 @@ fn bare(what: &str, links: &[(&str, &str)]) -> Archive {
 }
 
 #[test]
-fn an_image_without_places_to_mount_on_gets_them_inside_also_with_a_read_only_root() {
+fn an_image_without_mount_points_gets_them_also_with_a_read_only_root() {
     let env = TestEnv::new();
     let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();

@@ -85,7 +85,7 @@ pub(crate) fn refused(daemon: &Daemon, pod: &Pod, config: v1::ContainerConfig) -
 }
 
 #[test]
-fn an_image_is_mounted_with_all_its_layers_and_cannot_be_written() {
+fn an_image_is_mounted_read_only_with_all_its_layers() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -110,7 +110,7 @@ fn an_image_is_mounted_with_all_its_layers_and_cannot_be_written() {
 }
 
 #[test]
-fn an_image_of_one_layer_is_mounted_too_and_each_container_has_its_own() {
+fn an_image_of_one_layer_is_mounted_separately_for_each_container() {
     let daemon = daemon_with(&[data(DATA, |tar| {
         tar.file("file", 0o644, b"text\n");
         tar.entry(header(EntryType::Fifo, "fifo", 0o666), &[]);
@@ -131,7 +131,7 @@ fn an_image_of_one_layer_is_mounted_too_and_each_container_has_its_own() {
 }
 
 #[test]
-fn a_part_of_an_image_can_be_a_directory_or_a_file_and_no_link_leads_out() {
+fn a_directory_or_a_file_of_an_image_is_mounted_and_no_link_leads_out_of_it() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -150,7 +150,7 @@ fn a_part_of_an_image_can_be_a_directory_or_a_file_and_no_link_leads_out() {
 }
 
 #[test]
-pub(crate) fn image_mounts_that_cannot_be_are_refused_by_name_and_leave_nothing() {
+pub(crate) fn invalid_image_mounts_are_refused_by_field_and_leave_nothing() {
     let daemon = daemon_with(&[data(DATA, |tar| {
         tar.file("file", 0o644, b"");
         tar.symlink("loop", "loop");
@@ -184,7 +184,7 @@ pub(crate) fn image_mounts_that_cannot_be_are_refused_by_name_and_leave_nothing(
 }
 
 #[test]
-fn an_image_is_mounted_over_and_under_other_mounts_from_the_top_down() {
+fn image_mounts_and_other_mounts_are_stacked_by_path() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -207,7 +207,7 @@ fn an_image_is_mounted_over_and_under_other_mounts_from_the_top_down() {
 }
 
 #[test]
-fn an_image_of_as_many_layers_as_there_can_be_is_mounted() {
+fn an_image_with_the_maximum_number_of_layers_is_mounted() {
     let number = 256;
     let layer = |n: usize| Layer::new(|tar| tar.file(&format!("file-{n}"), 0o644, format!("{n}\n").as_bytes()));
     let mut archive = data(DATA, |tar| tar.file("file-1", 0o644, b"1\n"));
@@ -221,7 +221,7 @@ fn an_image_of_as_many_layers_as_there_can_be_is_mounted() {
 }
 
 #[test]
-fn a_mounted_image_can_be_removed_and_its_space_comes_back_with_the_container() {
+fn a_removed_image_is_freed_when_the_container_that_mounts_it_is_removed() {
     let mut daemon = daemon_with(&[data_in_layers()]);
     let pod = daemon.run_pod("pod");
     let with_image = layers(&daemon);

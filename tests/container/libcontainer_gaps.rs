@@ -33,7 +33,7 @@ fn may_lower(daemon: &Daemon) -> bool {
 }
 
 #[test]
-fn an_oom_score_is_the_containers_and_nobody_elses() {
+fn an_oom_score_applies_to_its_container_only() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -51,7 +51,7 @@ fn an_oom_score_is_the_containers_and_nobody_elses() {
 }
 
 #[test]
-fn a_negative_oom_score_is_set_or_warned_of() {
+fn a_negative_oom_score_is_set_or_a_warning_is_logged() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -65,7 +65,7 @@ fn a_negative_oom_score_is_set_or_warned_of() {
 }
 
 #[test]
-fn a_negative_oom_score_that_is_required_and_cannot_be_is_refused() {
+fn a_required_negative_oom_score_that_cannot_be_set_is_refused() {
     let daemon = Daemon::with_settings("[container]\noom_score_adj = \"require\"\n");
     let pod = daemon.run_pod("pod");
     match daemon.client().try_create(&pod, scored("low", -997)) {
@@ -75,7 +75,7 @@ fn a_negative_oom_score_that_is_required_and_cannot_be_is_refused() {
 }
 
 #[test]
-fn limits_of_processes_are_the_daemons_own() {
+fn resource_limits_are_those_of_the_daemon() {
     // CRI has no field for them: what can go wrong is that they are changed.
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
@@ -88,7 +88,7 @@ fn limits_of_processes_are_the_daemons_own() {
 }
 
 #[test]
-fn a_working_directory_that_is_missing_is_made() {
+fn a_missing_working_directory_is_created() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -101,7 +101,7 @@ fn a_working_directory_that_is_missing_is_made() {
 }
 
 #[test]
-fn a_working_directory_cannot_be_a_descriptor_of_the_hosts() {
+fn a_working_directory_that_is_a_descriptor_of_the_host_is_refused() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -139,7 +139,7 @@ fn no_descriptor_leaks_into_a_container() {
 }
 
 #[test]
-fn standard_streams_can_be_reopened_by_whoever_the_container_is() {
+fn every_user_of_a_container_can_reopen_its_standard_streams() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -161,7 +161,7 @@ fn standard_streams_can_be_reopened_by_whoever_the_container_is() {
 }
 
 #[test]
-fn an_empty_stdin_ends_at_once() {
+fn an_unused_stdin_is_at_its_end() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     assert_eq!(daemon.client().finish_config(&pod, container("main", &["wc", "-c"])).stdout, "0\n");
@@ -178,7 +178,7 @@ fn privileged(daemon: &Daemon) -> (Pod, v1::ContainerConfig) {
 }
 
 #[test]
-fn the_shims_program_cannot_be_reached_from_a_container() {
+fn a_container_cannot_open_the_shims_program() {
     let hash = || Sha256::digest(fs::read(program("crisp-shim")).unwrap());
     let before = hash();
     let env = TestEnv::new();
@@ -207,7 +207,7 @@ fn the_shims_program_cannot_be_reached_from_a_container() {
 }
 
 #[test]
-fn a_container_sees_nothing_of_the_shim_by_its_processes() {
+fn a_container_cannot_find_the_shim_through_its_processes() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -218,7 +218,7 @@ fn a_container_sees_nothing_of_the_shim_by_its_processes() {
 }
 
 #[test]
-fn programs_begin_with_no_signal_blocked_or_ignored() {
+fn programs_start_without_blocked_or_ignored_signals() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -14,7 +14,7 @@ fn now() -> i64 {
 }
 
 #[test]
-fn a_pod_with_a_container_runs_and_goes() {
+fn a_pod_with_a_container_runs_and_is_removed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let before = now();
@@ -47,7 +47,7 @@ fn a_pod_with_a_container_runs_and_goes() {
 }
 
 #[test]
-fn a_containers_status_gives_back_what_was_asked() {
+fn a_containers_status_repeats_the_request() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -81,7 +81,7 @@ fn a_containers_status_gives_back_what_was_asked() {
 }
 
 #[test]
-fn exit_codes_are_the_programs_own_or_tell_the_signal() {
+fn exit_codes_are_those_of_the_program_or_128_plus_the_signal() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     for (script, code, reason) in [
@@ -111,7 +111,7 @@ fn a_first_process_killed_by_a_signal_exits_with_128_and_the_signal() {
 }
 
 #[test]
-fn a_name_is_taken_as_long_as_its_container_exists() {
+fn a_name_is_reserved_while_its_container_exists() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -130,7 +130,7 @@ fn a_name_is_taken_as_long_as_its_container_exists() {
 }
 
 #[test]
-fn a_pods_name_is_taken_as_long_as_it_exists() {
+fn a_pods_name_is_reserved_while_it_exists() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -149,7 +149,7 @@ fn a_pods_name_is_taken_as_long_as_it_exists() {
 }
 
 #[test]
-fn a_name_is_free_again_after_a_failure() {
+fn a_name_is_released_after_a_failure() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -209,7 +209,7 @@ fn removing_a_running_container_or_pod_kills_it() {
 }
 
 #[test]
-fn stop_and_remove_may_be_repeated_and_need_nothing_to_be_there() {
+fn stop_and_remove_can_be_repeated_and_succeed_for_unknown_ids() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -236,7 +236,7 @@ fn stop_and_remove_may_be_repeated_and_need_nothing_to_be_there() {
 }
 
 #[test]
-fn what_does_not_exist_is_not_found() {
+fn unknown_ids_are_not_found() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let unknown = "0123456789abcdef".repeat(4);
@@ -256,7 +256,7 @@ fn what_does_not_exist_is_not_found() {
 }
 
 #[test]
-fn a_container_starts_once() {
+fn a_container_can_be_started_once() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -267,7 +267,7 @@ fn a_container_starts_once() {
 }
 
 #[test]
-fn a_stopped_pod_takes_no_new_container() {
+fn a_stopped_pod_refuses_new_containers() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -279,7 +279,7 @@ fn a_stopped_pod_takes_no_new_container() {
 }
 
 #[test]
-fn verbose_answers_carry_json() {
+fn verbose_responses_contain_json() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -297,7 +297,7 @@ fn verbose_answers_carry_json() {
 }
 
 #[test]
-fn the_runtime_says_who_it_is_and_that_it_is_ready() {
+fn the_runtime_reports_its_name_and_readiness() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let version = v1::VersionRequest { version: "0.1.0".into() };
@@ -320,7 +320,7 @@ fn the_runtime_says_who_it_is_and_that_it_is_ready() {
 }
 
 #[test]
-fn the_images_command_runs_where_the_container_has_none() {
+fn the_images_command_runs_if_the_request_has_none() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -352,7 +352,7 @@ fn variables_come_from_the_image_and_the_container() {
 }
 
 #[test]
-fn containers_of_one_image_share_nothing_that_they_write() {
+fn containers_of_one_image_do_not_share_written_files() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let first = daemon.client().script(&pod, "first", "echo secret > /tmp/file && export A=secret && cat /tmp/file");

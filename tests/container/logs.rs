@@ -33,7 +33,7 @@ fn lines_have_a_time_a_stream_and_a_tag() {
 }
 
 #[test]
-fn a_line_that_is_too_long_comes_in_parts() {
+fn a_line_that_is_too_long_is_split() {
     let daemon = Daemon::with_settings("[container]\nlog_line_max = 1000\n");
     let pod = daemon.run_pod("pod");
     let script = "head -c 2500 /dev/zero | tr '\\0' x; echo; head -c 1000 /dev/zero | tr '\\0' y; echo; echo end";
@@ -45,7 +45,7 @@ fn a_line_that_is_too_long_comes_in_parts() {
 }
 
 #[test]
-fn a_line_in_the_making_is_not_lost_at_the_end() {
+fn an_unfinished_line_is_logged_at_the_exit() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -56,7 +56,7 @@ fn a_line_in_the_making_is_not_lost_at_the_end() {
 }
 
 #[test]
-fn much_output_at_full_speed_is_all_there() {
+fn output_at_full_speed_is_logged_completely() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     // Lines of 100 bytes, 50 MB of them.
@@ -70,7 +70,7 @@ fn much_output_at_full_speed_is_all_there() {
 }
 
 #[test]
-fn a_container_that_floods_its_log_waits_and_loses_nothing() {
+fn a_container_over_its_log_rate_waits_and_loses_nothing() {
     const MIB: u64 = 1 << 20;
     let daemon = Daemon::with_settings("[container]\nlog_rate_max = 1048576\n");
     let client = daemon.client();
@@ -96,7 +96,7 @@ fn a_container_that_floods_its_log_waits_and_loses_nothing() {
 
 /// An empty line is one byte to print, and forty to log.
 #[test]
-fn the_shim_of_a_container_that_floods_its_log_is_idle_and_stops_it_at_once() {
+fn the_shim_of_a_container_over_its_log_rate_is_idle_and_stops_it_at_once() {
     let daemon = Daemon::with_settings("[container]\nlog_rate_max = 1048576\n");
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -118,7 +118,7 @@ fn the_shim_of_a_container_that_floods_its_log_is_idle_and_stops_it_at_once() {
 }
 
 #[test]
-fn reopening_goes_on_in_a_new_file_without_a_gap() {
+fn a_reopened_log_continues_in_a_new_file_without_a_gap() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -168,7 +168,7 @@ fn logs_reopened_while_a_container_prints_lose_nothing() {
 }
 
 #[test]
-fn only_a_running_container_has_a_log_to_reopen() {
+fn reopening_a_log_requires_a_running_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -228,7 +228,7 @@ fn a_container_without_a_log_path_is_not_logged() {
 }
 
 #[test]
-fn a_log_in_a_directory_of_its_own_is_made_for_it() {
+fn the_directory_of_a_log_is_created() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["echo", "deep"]);
@@ -260,7 +260,7 @@ fn a_child_that_keeps_the_pipe_does_not_hold_up_the_exit() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_logged_as_they_are() {
+fn bytes_that_are_not_utf8_are_logged_unchanged() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -276,7 +276,7 @@ fn bytes_that_are_no_text_are_logged_as_they_are() {
 }
 
 #[test]
-fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
+fn output_lost_on_a_full_disk_is_counted_and_reported_and_the_container_runs() {
     let daemon = Daemon::on(TestEnv::with_metrics(""));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -341,7 +341,7 @@ fn logs_reopened_at_full_speed_neither_lose_nor_repeat_a_line() {
 }
 
 #[test]
-fn a_shim_stays_small_whatever_its_container_prints() {
+fn the_memory_of_a_shim_does_not_grow_with_the_output() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -42,7 +42,7 @@ fn flags(client: &Client, id: &str, path: &str) -> Vec<String> {
 }
 
 #[test]
-fn nothing_is_executed_from_a_noexec_volume_nor_from_what_is_mounted_in_it() {
+fn nothing_is_executed_from_a_noexec_volume_or_a_mount_in_it() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -61,7 +61,7 @@ fn nothing_is_executed_from_a_noexec_volume_nor_from_what_is_mounted_in_it() {
 }
 
 #[test]
-fn no_device_is_opened_on_a_nodev_volume() {
+fn devices_on_a_nodev_volume_cannot_be_opened() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -78,7 +78,7 @@ fn no_device_is_opened_on_a_nodev_volume() {
 }
 
 #[test]
-fn every_option_is_in_force_where_it_was_asked_for_and_nowhere_else() {
+fn mount_options_apply_to_the_mounts_that_request_them_only() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -126,7 +126,7 @@ fn every_option_is_in_force_where_it_was_asked_for_and_nowhere_else() {
 }
 
 #[test]
-fn options_that_are_not_known_are_refused_and_the_rest_is_announced() {
+fn unknown_mount_options_are_refused_and_known_ones_reported() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let status = client.call(|mut c| async move { c.status(v1::StatusRequest::default()).await }).unwrap();

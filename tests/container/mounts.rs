@@ -44,7 +44,7 @@ fn may_mount(config: &mut v1::ContainerConfig) {
 }
 
 #[test]
-fn a_volume_is_shared_with_the_host_and_a_read_only_one_is_not_written() {
+fn a_volume_is_shared_with_the_host_and_a_read_only_one_cannot_be_written() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -65,7 +65,7 @@ fn a_volume_is_shared_with_the_host_and_a_read_only_one_is_not_written() {
 }
 
 #[test]
-fn volumes_are_stacked_from_the_top_down_in_whatever_order_they_come() {
+fn volumes_are_stacked_by_path_in_any_order_of_the_request() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let (outer, inner) = (make_dir(&daemon, "outer"), make_dir(&daemon, "inner"));
@@ -78,7 +78,7 @@ fn volumes_are_stacked_from_the_top_down_in_whatever_order_they_come() {
 }
 
 #[test]
-fn a_private_volume_sees_no_later_mount_of_the_host() {
+fn later_mounts_of_the_host_do_not_appear_in_a_private_volume() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -95,7 +95,7 @@ fn a_private_volume_sees_no_later_mount_of_the_host() {
 }
 
 #[test]
-fn a_volume_from_host_to_container_sees_later_mounts_and_shows_none() {
+fn host_to_container_propagation_works_in_one_direction() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -112,7 +112,7 @@ fn a_volume_from_host_to_container_sees_later_mounts_and_shows_none() {
 }
 
 #[test]
-fn a_bidirectional_volume_shows_the_containers_mounts_to_the_host() {
+fn bidirectional_propagation_brings_the_containers_mounts_to_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -129,7 +129,7 @@ fn a_bidirectional_volume_shows_the_containers_mounts_to_the_host() {
 }
 
 #[test]
-fn mounts_that_cannot_cross_are_refused_by_name() {
+fn propagation_from_a_private_mount_is_refused_by_path() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let host = make_dir(&daemon, "private");
@@ -144,7 +144,7 @@ fn mounts_that_cannot_cross_are_refused_by_name() {
 }
 
 #[test]
-fn read_only_reaches_mounts_below_only_when_asked_recursively() {
+fn mounts_below_are_read_only_only_if_requested_recursively() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -213,7 +213,7 @@ fn links_in_an_image_do_not_lead_mounts_out_of_it() {
 }
 
 #[test]
-fn links_where_the_kernels_file_systems_belong_do_not_lead_to_the_host() {
+fn links_at_the_mount_points_of_kernel_file_systems_do_not_lead_to_the_host() {
     const NAMES: [&str; 4] = ["dev", "proc", "sys", "dev/shm"];
     let env = TestEnv::new();
     let outside = env.dir().join("outside");
@@ -243,7 +243,7 @@ fn links_where_the_kernels_file_systems_belong_do_not_lead_to_the_host() {
 }
 
 #[test]
-fn what_is_masked_is_hidden_and_what_is_read_only_is_not_written() {
+fn masked_paths_are_hidden_and_read_only_paths_cannot_be_written() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -259,7 +259,7 @@ fn what_is_masked_is_hidden_and_what_is_read_only_is_not_written() {
 }
 
 #[test]
-fn volumes_over_etc_and_dev_hide_nothing_of_the_pods() {
+fn volumes_over_etc_and_dev_do_not_hide_the_pods_files() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -19,7 +19,7 @@ fn host(kind: &str) -> String {
 }
 
 #[test]
-fn a_container_has_its_own_processes_and_mounts_and_the_pods_rest() {
+fn a_container_has_its_own_pid_and_mount_namespaces_and_the_pods_others() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
@@ -39,7 +39,7 @@ fn a_container_has_its_own_processes_and_mounts_and_the_pods_rest() {
 }
 
 #[test]
-fn a_pod_may_share_one_pid_namespace_with_an_init_of_its_own() {
+fn a_pod_can_share_one_pid_namespace_with_an_init_process() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod));
@@ -64,7 +64,7 @@ fn a_pod_may_share_one_pid_namespace_with_an_init_of_its_own() {
 }
 
 #[test]
-fn the_init_of_a_shared_pid_namespace_leads_nowhere() {
+fn the_init_of_a_shared_pid_namespace_gives_no_access_to_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod));
@@ -85,7 +85,7 @@ fn the_init_of_a_shared_pid_namespace_leads_nowhere() {
 }
 
 #[test]
-fn a_container_may_join_the_processes_of_another() {
+fn a_container_can_join_the_pid_namespace_of_another() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -110,7 +110,7 @@ fn the_hostname_is_the_pods() {
 }
 
 #[test]
-fn shared_memory_belongs_to_the_pod_and_has_its_size() {
+fn shared_memory_belongs_to_the_pod_and_has_the_requested_size() {
     let daemon = Daemon::with_settings("[container]\nshm_size = 1048576\n");
     let client = daemon.client();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
@@ -124,7 +124,7 @@ fn shared_memory_belongs_to_the_pod_and_has_its_size() {
 }
 
 #[test]
-fn a_pod_may_have_the_hosts_network_ipc_and_pids() {
+fn a_pod_can_have_the_hosts_network_ipc_and_pid_namespaces() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let node = v1::NamespaceMode::Node;
@@ -171,7 +171,7 @@ fn sysctls_are_set_in_the_pods_namespaces_only() {
 }
 
 #[test]
-fn names_are_looked_up_as_the_pod_says() {
+fn dns_settings_of_the_pod_are_in_resolv_conf() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {

@@ -103,7 +103,7 @@ pub(crate) fn compare(who: &str, wish: Wish, root: i64, status: &BTreeMap<String
 }
 
 #[test]
-fn every_combination_of_rights_is_what_was_asked() {
+fn every_combination_of_rights_is_as_requested() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -116,7 +116,7 @@ fn every_combination_of_rights_is_what_was_asked() {
 }
 
 #[test]
-fn the_default_seccomp_profile_forbids_what_it_should_and_no_more() {
+fn the_default_seccomp_profile_forbids_the_expected_calls_only() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -136,7 +136,7 @@ fn the_default_seccomp_profile_forbids_what_it_should_and_no_more() {
 }
 
 #[test]
-fn a_seccomp_profile_of_the_hosts_is_put_in_force() {
+fn a_localhost_seccomp_profile_is_applied() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -181,7 +181,7 @@ fn privileged_pod(daemon: &Daemon) -> Pod {
 }
 
 #[test]
-fn a_privileged_container_has_all_that_the_daemon_has() {
+fn a_privileged_container_has_all_rights_of_the_daemon() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = privileged_pod(&daemon);
@@ -205,7 +205,7 @@ fn a_privileged_container_has_all_that_the_daemon_has() {
 }
 
 #[test]
-fn all_capabilities_are_what_the_daemon_has_of_them() {
+fn all_capabilities_means_those_of_the_daemon() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -218,7 +218,7 @@ fn all_capabilities_are_what_the_daemon_has_of_them() {
 }
 
 #[test]
-fn a_privileged_container_in_a_pod_that_is_not_is_refused() {
+fn a_privileged_container_in_an_unprivileged_pod_is_refused() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["true"]);
@@ -229,7 +229,7 @@ fn a_privileged_container_in_a_pod_that_is_not_is_refused() {
 
 /// As a kubelet asks for what `kubectl debug --profile=sysadmin` puts into a pod that runs: the pod is privileged from then on.
 #[test]
-fn a_pod_becomes_privileged_with_a_container_that_comes_later() {
+fn a_pod_becomes_privileged_by_a_later_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mut pod = daemon.run_pod("pod");
@@ -244,7 +244,7 @@ fn a_pod_becomes_privileged_with_a_container_that_comes_later() {
 }
 
 #[test]
-fn no_other_device_than_the_usual_and_the_asked_can_be_used() {
+fn only_default_and_requested_devices_can_be_used() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

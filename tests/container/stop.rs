@@ -12,7 +12,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
 
 #[test]
-fn a_container_that_heeds_the_signal_ends_in_its_own_way() {
+fn a_container_that_handles_the_stop_signal_exits_by_itself() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -31,7 +31,7 @@ fn a_container_that_heeds_the_signal_ends_in_its_own_way() {
 }
 
 #[test]
-fn a_container_that_does_not_is_killed_after_its_time_with_all_it_started() {
+fn a_container_that_ignores_the_stop_signal_is_killed_after_the_timeout() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -51,7 +51,7 @@ fn a_container_that_does_not_is_killed_after_its_time_with_all_it_started() {
 }
 
 #[test]
-fn no_time_means_the_kill_comes_at_once() {
+fn a_timeout_of_zero_kills_at_once() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -67,7 +67,7 @@ fn no_time_means_the_kill_comes_at_once() {
 }
 
 #[test]
-fn in_a_shared_pid_namespace_the_kill_reaches_what_the_first_process_left() {
+fn a_kill_in_a_shared_pid_namespace_includes_children_of_the_first_process() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod));
@@ -83,7 +83,7 @@ fn in_a_shared_pid_namespace_the_kill_reaches_what_the_first_process_left() {
 }
 
 #[test]
-fn the_signal_is_the_requests_or_the_images_or_term() {
+fn the_stop_signal_is_that_of_the_request_or_of_the_image_or_term() {
     let env = TestEnv::new();
     env.import(&Archive::new("crisp.test/stop:1").with("StopSignal", json!("SIGUSR1")));
     let daemon = Daemon::on(env);
@@ -110,7 +110,7 @@ fn the_signal_is_the_requests_or_the_images_or_term() {
 }
 
 #[test]
-fn two_stops_at_once_both_end_well() {
+fn concurrent_stops_both_succeed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -146,7 +146,7 @@ fn a_status_does_not_wait_for_a_slow_stop() {
 }
 
 #[test]
-fn a_stop_before_the_start_leaves_a_container_that_can_be_started() {
+fn a_container_stopped_before_its_start_can_be_started() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -111,7 +111,7 @@ fn a_daemon_killed_at_any_step_of_a_container_leaves_nothing_after_its_restart()
 }
 
 #[test]
-fn a_pod_in_a_cgroup_of_the_kubelets_that_fails_leaves_that_as_it_was() {
+fn a_failed_pod_leaves_the_kubelets_cgroup_unchanged() {
     for action in ["fail", "kill"] {
         let env = TestEnv::new();
         let parent = env.pod_cgroup("given");

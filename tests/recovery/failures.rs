@@ -15,7 +15,7 @@ fn refusal(daemon: &Daemon, pod: &Pod, config: v1::ContainerConfig) -> (tonic::S
 }
 
 #[test]
-fn a_program_that_does_not_exist_fails_to_start_and_says_so() {
+fn a_missing_program_fails_to_start_by_name() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -39,7 +39,7 @@ fn a_program_that_does_not_exist_fails_to_start_and_says_so() {
 }
 
 #[test]
-fn a_file_where_a_directory_is_mounted_and_the_other_way_round_is_named() {
+fn a_mount_of_a_directory_on_a_file_and_the_reverse_are_refused_by_path() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
@@ -79,7 +79,7 @@ fn a_mount_over_the_root_or_proc_is_refused() {
 }
 
 #[test]
-fn a_device_mounted_over_a_directory_is_refused_in_words_that_come_once() {
+fn a_device_mounted_over_a_directory_is_refused_with_one_message() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["true"]);
@@ -93,7 +93,7 @@ fn a_device_mounted_over_a_directory_is_refused_in_words_that_come_once() {
 }
 
 #[test]
-fn a_user_that_the_image_does_not_know_is_named() {
+fn an_unknown_user_is_named() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -109,7 +109,7 @@ fn a_user_that_the_image_does_not_know_is_named() {
 }
 
 #[test]
-fn a_seccomp_profile_that_is_missing_is_named() {
+fn a_missing_seccomp_profile_is_named() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let path = daemon.env.dir().join("no-profile.json").display().to_string();
@@ -123,7 +123,7 @@ fn a_seccomp_profile_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_device_that_is_missing_is_named() {
+fn a_missing_device_is_named() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["true"]);
@@ -155,7 +155,7 @@ fn a_failed_create_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_client_that_hangs_up_leaves_nothing_half_made() {
+fn a_disconnected_client_leaves_nothing_unfinished() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let hasty = |name: &str, millis: u64| {

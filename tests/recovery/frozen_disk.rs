@@ -123,7 +123,7 @@ fn mount(host: &Path) -> v1::Mount {
 }
 
 #[test]
-fn a_volume_that_hangs_holds_up_its_pod_alone_until_that_is_stopped() {
+fn a_volume_that_hangs_blocks_only_its_pod_until_that_is_stopped() {
     let env = TestEnv::new();
     let mut daemon = Daemon::on(env);
     let disk = Disk::new(&daemon.env);
@@ -146,7 +146,7 @@ fn a_volume_that_hangs_holds_up_its_pod_alone_until_that_is_stopped() {
 }
 
 #[test]
-fn a_directory_of_logs_that_hangs_holds_up_its_pod_alone_until_that_is_stopped() {
+fn a_log_directory_that_hangs_blocks_only_its_pod_until_that_is_stopped() {
     let env = TestEnv::new();
     let mut daemon = Daemon::on(env);
     let disk = Disk::new(&daemon.env);
@@ -173,7 +173,7 @@ fn a_directory_of_logs_that_hangs_holds_up_its_pod_alone_until_that_is_stopped()
 }
 
 #[test]
-fn a_killed_daemon_that_a_disk_holds_up_is_replaced_at_once() {
+fn a_killed_daemon_blocked_by_a_disk_is_replaced_at_once() {
     let mut daemon = Daemon::on(TestEnv::new());
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");

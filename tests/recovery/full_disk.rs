@@ -55,7 +55,7 @@ fn assert_full(refusal: &tonic::Status) {
 }
 
 #[test]
-fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_and_left() {
+fn a_full_state_directory_refuses_new_pods_and_keeps_running_ones_readable() {
     let mut daemon = Daemon::on(with_little_room(TestEnv::state));
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
@@ -79,7 +79,7 @@ fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_an
 }
 
 #[test]
-fn with_no_room_for_state_everything_ends_at_the_first_request() {
+fn a_full_state_directory_does_not_prevent_removal() {
     let mut daemon = Daemon::on(with_little_room(TestEnv::state));
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let polite = ["sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"];
@@ -106,7 +106,7 @@ fn with_no_room_for_state_everything_ends_at_the_first_request() {
 }
 
 #[test]
-fn with_no_room_for_writable_layers_containers_run_on_and_are_removed() {
+fn a_full_disk_of_writable_layers_keeps_containers_running_and_removable() {
     let daemon = Daemon::on(with_little_room(|env| env.root().join("containers")));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

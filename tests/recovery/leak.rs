@@ -140,7 +140,7 @@ fn many_commands_leave_nothing_in_the_shim_and_the_daemon() {
 }
 
 #[test]
-fn a_container_that_nests_directories_without_end_can_be_removed() {
+fn a_container_with_very_deep_directories_can_be_removed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

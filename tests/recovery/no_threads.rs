@@ -46,7 +46,7 @@ impl Tasks {
 const BOMB: &str = "trap '' TERM; (while :; do sleep 100000 & done) 2> /dev/null; echo full; exec sleep 100000";
 
 #[test]
-fn with_no_process_ids_left_the_container_that_took_them_is_stopped_and_all_goes_on() {
+fn a_container_that_uses_all_pids_is_stopped_and_the_node_recovers() {
     let daemon = Daemon::on(TestEnv::new());
     let client = daemon.client();
     let tasks = Tasks::of(&daemon);

@@ -84,7 +84,7 @@ fn assert_refused(daemon: &Daemon, pod: &Pod, id: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_pod_of_a_later_release_is_listed_keeps_what_it_has_and_can_be_ended() {
+fn a_pod_of_a_later_release_is_listed_keeps_its_resources_and_can_be_removed() {
     let mut daemon = Daemon::on(TestEnv::connected(""));
     let config = labelled(&daemon, "live");
     let pod = daemon.client().run_pod_of(config.clone());
@@ -147,7 +147,7 @@ fn a_pod_of_a_later_release_is_listed_keeps_what_it_has_and_can_be_ended() {
 }
 
 #[test]
-fn the_release_that_wrote_a_record_finds_its_pod_as_it_left_it() {
+fn a_record_of_another_release_is_left_unchanged() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -198,7 +198,7 @@ fn a_damaged_record_is_like_one_of_another_release() {
 }
 
 #[test]
-fn a_container_whose_record_is_damaged_is_ended_in_a_pod_that_goes_on() {
+fn a_container_with_a_damaged_record_is_removed_while_its_pod_continues() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let (bad, good) = (daemon.client().run(&pod, "bad", &POLITE), daemon.client().run_idle(&pod, "good"));
@@ -251,7 +251,7 @@ fn with_record_and_intent_lost_a_pod_is_listed_by_its_id_and_can_be_removed() {
 }
 
 #[test]
-fn layers_of_a_container_stay_while_it_is_not_known_which_they_are() {
+fn layers_are_kept_while_the_layers_of_a_container_are_unknown() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");

@@ -17,7 +17,7 @@ fn nanos() -> i64 {
 }
 
 #[test]
-fn a_new_daemon_knows_what_the_last_one_knew() {
+fn a_restarted_daemon_has_the_state_of_the_previous_one() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -114,7 +114,7 @@ fn everything_can_be_stopped_and_removed_after_a_restart() {
 }
 
 #[test]
-fn a_daemon_killed_again_and_again_loses_nothing() {
+fn a_daemon_that_is_killed_repeatedly_loses_nothing() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -130,7 +130,7 @@ fn a_daemon_killed_again_and_again_loses_nothing() {
 }
 
 #[test]
-fn a_request_under_way_when_the_daemon_dies_can_be_repeated() {
+fn a_request_interrupted_by_a_crash_can_be_repeated() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -153,7 +153,7 @@ fn a_request_under_way_when_the_daemon_dies_can_be_repeated() {
 }
 
 #[test]
-fn a_shim_that_dies_takes_its_pod_with_it() {
+fn the_death_of_a_shim_stops_its_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
@@ -211,7 +211,7 @@ fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
 }
 
 #[test]
-fn after_a_reboot_nothing_is_left_of_the_containers() {
+fn a_reboot_leaves_nothing_of_the_containers() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -230,7 +230,7 @@ fn after_a_reboot_nothing_is_left_of_the_containers() {
 }
 
 #[test]
-fn a_record_cut_short_does_not_keep_the_rest_from_being_served() {
+fn a_truncated_record_does_not_affect_other_pods() {
     let mut daemon = Daemon::start();
     let (pod, broken) = (daemon.run_pod("pod"), daemon.run_pod("broken"));
     let id = daemon.client().run_idle(&pod, "main");

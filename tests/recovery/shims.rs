@@ -17,7 +17,7 @@ fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
 }
 
 #[test]
-fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
+fn a_launch_has_no_mounts_of_other_pods() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
@@ -27,7 +27,7 @@ fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
 }
 
 #[test]
-fn a_shim_that_stands_still_loses_nothing() {
+fn a_stopped_shim_loses_nothing() {
     let mut daemon = Daemon::start();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let id = daemon.client().run_idle(&pod, "main");
@@ -46,7 +46,7 @@ fn a_shim_that_stands_still_loses_nothing() {
 }
 
 #[test]
-fn a_pod_whose_shim_stands_still_is_removed() {
+fn a_pod_with_a_stopped_shim_is_removed() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
@@ -64,7 +64,7 @@ fn a_pod_whose_shim_stands_still_is_removed() {
 }
 
 #[test]
-fn a_shim_that_stands_still_is_waited_for_once_and_not_for_each_container() {
+fn a_removal_waits_once_for_a_stopped_shim() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     for name in ["one", "two", "three", "four"] {
@@ -78,7 +78,7 @@ fn a_shim_that_stands_still_is_waited_for_once_and_not_for_each_container() {
 }
 
 #[test]
-fn a_shim_that_stood_still_while_its_container_was_removed_goes_on_with_its_pod() {
+fn a_shim_stopped_during_the_removal_of_a_container_continues_with_its_pod() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let (id, other) = (daemon.client().run_idle(&pod, "main"), daemon.client().run_idle(&pod, "other"));
@@ -96,7 +96,7 @@ fn a_shim_that_stood_still_while_its_container_was_removed_goes_on_with_its_pod(
 }
 
 #[test]
-fn an_end_that_was_never_written_down_is_found_out() {
+fn an_exit_without_an_exit_file_is_found() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -114,7 +114,7 @@ fn an_end_that_was_never_written_down_is_found_out() {
 }
 
 #[test]
-fn the_shim_of_another_pod_is_not_ended() {
+fn the_shim_of_another_pod_is_not_killed() {
     let daemon = Daemon::start();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let id = daemon.client().run_idle(&other, "main");
@@ -129,7 +129,7 @@ fn the_shim_of_another_pod_is_not_ended() {
 }
 
 #[test]
-fn the_layer_of_a_container_with_a_strange_record_stays() {
+fn the_layer_of_a_container_with_an_unreadable_record_is_kept() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -147,7 +147,7 @@ fn the_layer_of_a_container_with_a_strange_record_stays() {
 }
 
 #[test]
-fn a_container_that_ends_as_it_is_made_is_exited_and_removable() {
+fn a_container_that_exits_during_its_creation_is_exited_and_removable() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -160,7 +160,7 @@ fn a_container_that_ends_as_it_is_made_is_exited_and_removable() {
 }
 
 #[test]
-fn the_shim_stands_apart_from_the_memory_of_its_containers() {
+fn the_shim_is_not_in_the_memory_cgroup_of_its_containers() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -186,7 +186,7 @@ fn the_shim_stands_apart_from_the_memory_of_its_containers() {
 }
 
 #[test]
-fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
+fn a_command_times_out_also_with_a_stopped_shim() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -201,7 +201,7 @@ fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
 }
 
 #[test]
-fn signals_that_mean_nothing_do_not_end_a_shim() {
+fn stray_signals_do_not_end_a_shim() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -217,7 +217,7 @@ fn signals_that_mean_nothing_do_not_end_a_shim() {
 }
 
 #[test]
-fn a_shim_has_no_epoll_watch_which_a_container_could_use_up() {
+fn a_shim_has_no_epoll_watches() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -10,7 +10,7 @@ use crate::support::harness::{Daemon, times};
 use crate::support::kernel_state;
 
 #[test]
-fn a_pod_goes_on_under_the_next_daemon() {
+fn a_pod_with_a_user_namespace_survives_a_restart_of_the_daemon() {
     let mut daemon = Daemon::start();
     let pod = run_pod(&daemon, "pod");
     let client = daemon.client();
@@ -31,7 +31,7 @@ fn a_pod_goes_on_under_the_next_daemon() {
 }
 
 #[test]
-fn pods_cut_off_at_any_step_leave_nothing() {
+fn pods_interrupted_at_any_step_leave_nothing() {
     for point in RUN_POD.into_iter().step_by(times(1, 4)) {
         for action in ["fail", "kill"] {
             let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}={action}"));
@@ -51,7 +51,7 @@ fn pods_cut_off_at_any_step_leave_nothing() {
 }
 
 #[test]
-fn containers_cut_off_at_any_step_leave_nothing() {
+fn containers_interrupted_at_any_step_leave_nothing() {
     for point in CREATE.into_iter().step_by(times(1, 4)) {
         for action in ["fail", "kill"] {
             let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}={action}"));
@@ -70,7 +70,7 @@ fn containers_cut_off_at_any_step_leave_nothing() {
 }
 
 #[test]
-fn a_container_whose_launch_fails_leaves_nothing_and_says_why() {
+fn a_failed_launch_leaves_nothing_and_reports_the_reason() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -88,7 +88,7 @@ fn a_container_whose_launch_fails_leaves_nothing_and_says_why() {
 }
 
 #[test]
-fn many_pods_come_and_go_without_a_trace() {
+fn many_pods_leave_nothing_after_their_removal() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let before = (daemon.snapshot(), kernel_state::holding(daemon.pid()).fds);

@@ -50,7 +50,7 @@ fn owner(path: &Path) -> (u32, u32) {
 }
 
 #[test]
-fn an_images_files_have_the_owners_that_the_image_says() {
+fn files_of_an_image_have_the_owners_of_the_image() {
     let daemon = daemon_with(&[owned()]);
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -69,7 +69,7 @@ fn an_images_files_have_the_owners_that_the_image_says() {
 }
 
 #[test]
-fn what_is_written_belongs_on_disk_to_whom_the_writer_is_on_the_host() {
+fn written_files_have_the_mapped_owner_on_disk() {
     let daemon = daemon_with(&[owned()]);
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -101,7 +101,7 @@ fn what_is_written_belongs_on_disk_to_whom_the_writer_is_on_the_host() {
 }
 
 #[test]
-fn owners_rights_and_capabilities_of_programs_count() {
+fn owners_modes_and_file_capabilities_apply() {
     let daemon = daemon_with(&[owned()]);
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -116,7 +116,7 @@ fn owners_rights_and_capabilities_of_programs_count() {
 }
 
 #[test]
-fn the_pods_own_files_and_its_shared_memory_are_roots() {
+fn the_pods_files_and_shared_memory_belong_to_its_root() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -136,7 +136,7 @@ fn the_pods_own_files_and_its_shared_memory_are_roots() {
 }
 
 #[test]
-fn volumes_of_the_image_and_mounted_images_have_their_owners_too() {
+fn image_volumes_and_image_mounts_have_mapped_owners() {
     let daemon = daemon_with(&[owned(), data_in_layers()]);
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -169,7 +169,7 @@ fn volumes_of_the_image_and_mounted_images_have_their_owners_too() {
 }
 
 #[test]
-fn devices_are_those_asked_for_and_none_can_be_made() {
+fn only_requested_devices_exist_and_none_can_be_created() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -209,7 +209,7 @@ fn devices_are_those_asked_for_and_none_can_be_made() {
 }
 
 #[test]
-fn standard_streams_and_terminals_are_the_users() {
+fn standard_streams_and_terminals_belong_to_the_user() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -233,7 +233,7 @@ fn standard_streams_and_terminals_are_the_users() {
 }
 
 #[test]
-fn what_is_hidden_is_hidden_and_a_read_only_root_is_so() {
+fn masked_paths_and_a_read_only_root_work_in_a_user_namespace() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");

@@ -63,7 +63,7 @@ fn pod_of(daemon: &Daemon, user: u32) -> (Pod, v1::ContainerConfig) {
 }
 
 #[test]
-fn containers_start_while_the_quota_of_keys_is_used_up() {
+fn containers_start_while_the_key_quota_is_used_up() {
     const USER: u32 = 1_700_000_000;
     let daemon = Daemon::start();
     let client = daemon.client();
@@ -80,7 +80,7 @@ fn containers_start_while_the_quota_of_keys_is_used_up() {
 }
 
 #[test]
-fn a_container_has_one_key_and_leaves_none() {
+fn a_container_has_one_key_which_is_removed_with_it() {
     const USER: u32 = 1_700_065_536;
     let daemon = Daemon::start();
     let client = daemon.client();

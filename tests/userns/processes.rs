@@ -20,7 +20,7 @@ fn host(kind: &str) -> String {
 }
 
 #[test]
-fn root_in_the_container_is_nobody_on_the_host() {
+fn root_in_the_container_has_no_rights_on_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -42,7 +42,7 @@ fn root_in_the_container_is_nobody_on_the_host() {
 }
 
 #[test]
-fn several_lines_of_ids_are_mapped_as_asked() {
+fn several_id_mappings_are_applied_as_requested() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let uids = vec![line(0, 200_000, 10), line(1000, 300_000, 1)];
@@ -75,7 +75,7 @@ fn several_lines_of_ids_are_mapped_as_asked() {
 }
 
 #[test]
-fn the_pods_namespaces_are_its_own_and_its_root_rules_them() {
+fn root_of_the_pod_has_rights_in_the_pods_namespaces() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (pod, other) = (run_pod(&daemon, "pod"), run_pod(&daemon, "other"));
@@ -101,7 +101,7 @@ fn the_pods_namespaces_are_its_own_and_its_root_rules_them() {
 }
 
 #[test]
-fn sysctls_are_set_whichever_namespace_they_belong_to() {
+fn sysctls_of_every_namespace_are_set() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (port, forced) = ("/proc/sys/net/ipv4/ip_unprivileged_port_start", "/proc/sys/kernel/shm_rmid_forced");
@@ -126,7 +126,7 @@ fn sysctls_are_set_whichever_namespace_they_belong_to() {
 }
 
 #[test]
-fn one_pid_namespace_for_all_has_an_init_that_is_nobody_and_leads_nowhere() {
+fn a_shared_pid_namespace_has_an_init_process_without_rights_or_access_to_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let spaces = |mode| v1::NamespaceOption { userns_options: Some(mapped(ids())), ..namespaces(mode) };
@@ -159,7 +159,7 @@ fn one_pid_namespace_for_all_has_an_init_that_is_nobody_and_leads_nowhere() {
 }
 
 #[test]
-fn nobody_in_the_pod_looks_through_a_process_that_is_being_made() {
+fn processes_of_the_pod_cannot_trace_a_process_that_is_being_created() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let spaces = |mode| v1::NamespaceOption { userns_options: Some(mapped(ids())), ..namespaces(mode) };
@@ -187,7 +187,7 @@ fn nobody_in_the_pod_looks_through_a_process_that_is_being_made() {
 }
 
 #[test]
-fn a_container_may_join_the_processes_of_another() {
+fn a_container_can_join_the_pid_namespace_of_another() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -201,7 +201,7 @@ fn a_container_may_join_the_processes_of_another() {
 }
 
 #[test]
-fn the_hosts_network_can_be_used_and_not_changed() {
+fn the_hosts_network_can_be_used_but_not_configured() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let node = v1::NamespaceMode::Node.into();
@@ -228,7 +228,7 @@ fn the_hosts_network_can_be_used_and_not_changed() {
 }
 
 #[test]
-fn every_combination_of_rights_is_what_was_asked() {
+fn every_combination_of_rights_is_as_requested() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -243,7 +243,7 @@ fn every_combination_of_rights_is_what_was_asked() {
 }
 
 #[test]
-fn the_privileged_are_so_in_their_namespace_only() {
+fn a_privileged_container_has_its_rights_in_its_user_namespace_only() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod_with(&daemon, "pod", |config| {
@@ -305,7 +305,7 @@ fn all_processes_are_in_the_pods_cgroup() {
 }
 
 #[test]
-fn an_oom_score_is_as_asked_and_cannot_be_lowered_from_inside() {
+fn an_oom_score_is_as_requested_and_the_container_cannot_lower_it() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -320,7 +320,7 @@ fn an_oom_score_is_as_asked_and_cannot_be_lowered_from_inside() {
 }
 
 #[test]
-fn commands_leave_nothing_behind_also_when_they_fail_or_take_too_long() {
+fn failed_and_timed_out_commands_leave_nothing() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");

@@ -16,7 +16,7 @@ fn status(daemon: &Daemon) -> v1::StatusResponse {
 }
 
 #[test]
-fn pods_that_cannot_be_are_refused_by_field() {
+fn invalid_pods_are_refused_by_field() {
     let daemon = Daemon::start();
     let node = v1::NamespaceMode::Node.into();
     type Change = fn(&mut v1::NamespaceOption, i32);
@@ -49,7 +49,7 @@ fn pods_that_cannot_be_are_refused_by_field() {
 }
 
 #[test]
-fn a_container_has_the_ids_of_its_pod_and_no_others() {
+fn a_container_with_other_ids_than_its_pod_is_refused() {
     let daemon = Daemon::start();
     let (pod, plain) = (run_pod(&daemon, "pod"), daemon.run_pod("plain"));
     let with = |userns: Option<v1::UserNamespace>| {
@@ -74,7 +74,7 @@ fn a_container_has_the_ids_of_its_pod_and_no_others() {
 }
 
 #[test]
-fn containers_that_cannot_be_are_refused_by_field_and_leave_nothing() {
+fn invalid_containers_are_refused_by_field_and_leave_nothing() {
     let daemon = Daemon::start();
     let pod = run_pod(&daemon, "pod");
     let mut host_pids = idle("main");
@@ -115,7 +115,7 @@ fn containers_that_cannot_be_are_refused_by_field_and_leave_nothing() {
 }
 
 #[test]
-fn a_host_that_can_says_so() {
+fn a_host_with_user_namespaces_reports_them() {
     let daemon = Daemon::start();
     let status = status(&daemon);
     assert!(status.runtime_handlers.iter().all(|handler| handler.features.unwrap().user_namespaces), "{status:?}");
@@ -124,7 +124,7 @@ fn a_host_that_can_says_so() {
 }
 
 #[test]
-fn a_host_that_cannot_says_so_and_refuses_such_pods() {
+fn a_host_without_user_namespaces_reports_that_and_refuses_such_pods() {
     let daemon = Daemon::with_failpoints(TestEnv::new(), "user_ns.probe=fail");
     let status = status(&daemon);
     assert!(status.runtime_handlers.iter().all(|handler| !handler.features.unwrap().user_namespaces), "{status:?}");
@@ -150,7 +150,7 @@ fn probe(shell: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_probe_finds_out_what_is_missing() {
+fn the_probe_reports_what_is_missing() {
     assert_eq!(probe("exec \"$@\""), (Some(0), String::new()));
     // In a user namespace of its own, where the number of others can be limited without limiting the host.
     let none = "exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"";

@@ -38,7 +38,7 @@ fn owner(path: PathBuf) -> u32 {
 }
 
 #[test]
-fn a_volume_under_the_pods_ids_has_the_same_owners_inside_and_on_the_host() {
+fn an_idmapped_volume_has_the_same_owners_inside_and_on_the_host() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -76,7 +76,7 @@ fn a_volume_under_the_pods_ids_has_the_same_owners_inside_and_on_the_host() {
 }
 
 #[test]
-fn root_of_a_container_that_may_mount_does_not_undo_what_a_volume_is_not_to_do() {
+fn root_with_cap_sys_admin_cannot_remove_the_flags_of_a_volume() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let host = make_dir(&daemon, "volume");
@@ -113,7 +113,7 @@ fn root_of_a_container_that_may_mount_does_not_undo_what_a_volume_is_not_to_do()
 }
 
 #[test]
-fn what_is_mounted_below_a_volume_is_mapped_where_it_can_be() {
+fn mounts_below_a_volume_are_idmapped_if_possible() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -134,7 +134,7 @@ fn what_is_mounted_below_a_volume_is_mapped_where_it_can_be() {
 }
 
 #[test]
-fn mounts_of_the_host_come_in_and_none_go_out() {
+fn mounts_propagate_from_the_host_and_not_to_it() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -154,7 +154,7 @@ fn mounts_of_the_host_come_in_and_none_go_out() {
 }
 
 #[test]
-fn a_file_system_that_cannot_map_ids_is_named_with_its_mount() {
+fn a_file_system_without_idmapped_mounts_is_named_with_its_mount() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
@@ -167,7 +167,7 @@ fn a_file_system_that_cannot_map_ids_is_named_with_its_mount() {
 }
 
 #[test]
-fn a_container_with_the_hosts_ids_can_have_a_volume_under_others() {
+fn a_container_with_the_hosts_ids_can_have_an_idmapped_volume() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
