@@ -14,7 +14,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::{Archive, BOX};
 
-/// What a process has open, asked of the host's kernel.
+/// Returns the open files of a process, from the host's kernel.
 fn descriptors(pid: i32) -> Vec<(String, PathBuf)> {
     let dir = format!("/proc/{pid}/fd");
     let mut all: Vec<_> = fs::read_dir(dir)
@@ -32,7 +32,7 @@ fn names(pid: i32) -> Vec<String> {
     descriptors(pid).into_iter().map(|(name, _)| name).collect()
 }
 
-/// Everything that makes a launch hold descriptors: volumes, files, images, devices.
+/// A launch with everything that needs descriptors: volumes, files, images, devices.
 fn with_all_sorts(daemon: &Daemon, mut config: v1::ContainerConfig) -> v1::ContainerConfig {
     let volume = daemon.env.dir().join("volume");
     fs::create_dir_all(&volume).unwrap();
@@ -78,7 +78,7 @@ fn programs_of_containers_start_with_three_descriptors() {
     }
 }
 
-/// Asks for a container, and whether it runs; what it printed where it did.
+/// Requests a container and returns its output if it runs.
 pub(crate) fn outcome(
     client: &Client,
     pod: &crate::support::client::Pod,
@@ -166,8 +166,9 @@ fn programs_are_not_found_through_descriptors_of_crisp() {
     let victim = client.run_idle(&daemon.run_pod("victim"), "main");
     client.exec_script(&victim, &format!("cp /bin/busybox /{TOOL}"));
     let root = format!("{}/root", daemon.pids(&victim)[0]);
-    // What the kernel finds on the way to a program is found while crisp's descriptors are still open. Whoever may look into
-    // a process of the same user needs no more than to know its number; and who runs a program can write it later on.
+    // The kernel resolves a program while crisp's descriptors are still open. A process that may
+    // trace a process of the same user only needs its pid; a process that executes a program can
+    // write to it later.
     let through = (3..128).map(|number| format!("/proc/self/fd/{number}/{root}"));
     let path = through.chain(["/bin".into()]).collect::<Vec<_>>().join(":");
     for mode in [NamespaceMode::Container, NamespaceMode::Pod] {
@@ -200,8 +201,8 @@ fn a_command_cannot_change_the_hosts_null_device() {
     let given = || client.exec_script(&id, "stat -Lc '%t:%T %d:%i' /proc/self/fd/0");
     assert_eq!(given(), client.exec_script(&id, "stat -c '%t:%T %d:%i' /dev/null"), "the container's own");
     client.exec_script(&id, "rm /dev/null; echo trap > /dev/null");
-    assert_eq!(given(), format!("1:3 {}:{}\n", host.dev(), host.ino()), "what else");
-    // Should this ever succeed, its mode is what it was.
+    assert_eq!(given(), format!("1:3 {}:{}\n", host.dev(), host.ino()), "the exec got another file");
+    // If this ever succeeds, its mode is unchanged.
     for change in ["chmod 666", "chown 0:0", "touch"] {
         let done = client.exec(&id, &["sh", "-c", &format!("{change} /proc/self/fd/0")]);
         assert!(done.code != 0 && done.stderr.contains("Read-only"), "{change}: {done:?}");
@@ -209,7 +210,7 @@ fn a_command_cannot_change_the_hosts_null_device() {
     assert_eq!(client.exec(&id, &["cat"]).stdout, "");
 }
 
-/// Makes `name` in the root of a container a link to `target`, as its own processes could.
+/// Replaces `name` in the root of a container by a link to `target`, as its own processes could.
 fn fs_in(daemon: &Daemon, container: &str, name: &str, target: &str) {
     let path = format!("/proc/{}/root/{name}", daemon.pids(container)[0]);
     let old = fs::symlink_metadata(&path).unwrap();

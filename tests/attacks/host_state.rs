@@ -1,4 +1,4 @@
-//! What belongs to the host alone.
+//! Files of the host that containers must not reach.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 
-/// A directory of the host that no container was given. Nothing of it may be seen, made, changed or mounted over.
+/// A directory of the host that no container has. Its files must not be read, created, changed or
+/// mounted over.
 #[derive(Debug)]
 pub(super) struct Outside {
     dir: PathBuf,
     before: Vec<Looks>,
 }
 
-/// Everything that making, writing, truncating, renaming, chmod or chown would change.
+/// The state that creating, writing, truncating, renaming, chmod or chown would change.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Looks {
     path: PathBuf,
@@ -27,7 +28,7 @@ struct Looks {
 }
 
 impl Outside {
-    /// What nobody inside may read.
+    /// The text that no container may read.
     pub(super) const SECRET: &str = "a secret of the host";
 
     pub(super) fn new(env: &TestEnv) -> Self {
@@ -57,7 +58,7 @@ impl Outside {
 
     pub(super) fn check(&self, what: &str) {
         assert_eq!(look(&self.dir), self.before, "{what}");
-        assert!(kernel_state::mounts_under(&self.dir).is_empty(), "{what}: something is mounted there");
+        assert!(kernel_state::mounts_under(&self.dir).is_empty(), "{what}: a mount exists there");
     }
 }
 

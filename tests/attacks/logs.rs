@@ -1,4 +1,4 @@
-//! Attacks by those who can write where the logs of all pods are.
+//! Attacks by processes that can write to the directory of all pods' logs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -77,7 +77,7 @@ fn a_log_directory_that_is_a_link_is_not_followed() {
     let daemon = Daemon::on(env);
     let client = daemon.client();
     let logs = daemon.env.logs();
-    // Somebody who may write where all pods have their logs puts a link in the place of one.
+    // A process that may write to the directory of all pods' logs replaces one by a link.
     let mut config = daemon.pod_config("pod");
     let own = logs.join("pod");
     fs::remove_dir(&own).unwrap();
@@ -94,7 +94,7 @@ fn a_log_directory_that_is_a_link_is_not_followed() {
         assert!(refusal.message().contains("log_directory"), "{refusal:?}");
     }
     outside.check("a linked directory of logs");
-    // A running container whose directory is replaced.
+    // The directory of a running container is replaced.
     fs::remove_file(&own).unwrap();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "idle");

@@ -1,4 +1,4 @@
-//! Attacks on what is hidden from a container, and on the file systems of the kernel that hide it.
+//! Attacks on masked paths, and on the kernel file systems that mask them.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -17,7 +17,7 @@ use crate::support::layer_fixture::Layer;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// What the kubelet hides of every container.
+/// The paths that the kubelet masks in every container.
 pub(super) const MASKED: [&str; 11] = [
     "/proc/asound",
     "/proc/acpi",
@@ -119,7 +119,7 @@ fn a_container_cannot_unmount_or_change_masks() {
     for path in ["/proc/keys", "/proc/fs"] {
         assert_hidden(&daemon, &id, path);
     }
-    // What the container does to its own null device is its own affair.
+    // A container may change its own null device.
     client.exec_script(&id, "chmod 600 /dev/null && chown 7 /dev/null");
     assert_hidden(&daemon, &id, "/proc/keys");
     let null = fs::metadata("/dev/null").unwrap();
@@ -142,7 +142,7 @@ fn masked_and_read_only_paths_apply_inside_volumes() {
         host_path: host.into(),
         ..Default::default()
     };
-    // A pod that is given the host's /sys does not get to see what is hidden in it.
+    // A pod with the host's /sys does not see the masked paths in it.
     let mut config = hiding("main", &["/volume/secret", "/volume/hidden", "/sys/firmware", "/volume/none"]);
     config.mounts = vec![bind(volume.to_str().unwrap(), "/volume"), bind("/sys", "/sys")];
     security(&mut config).readonly_paths = vec!["/volume/fixed".into(), "/proc/sys".into(), "/volume/none".into()];
@@ -207,7 +207,7 @@ fn writes_to_proc_go_to_the_kernel_and_not_to_files_of_the_image() {
     assert_eq!(client.exec_script(&id, "cat /proc/self/oom_score_adj"), "777\n");
     let seen = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced";
     assert_eq!(client.exec_script(&id, seen), "77\n1\n");
-    // Nothing was written to what lies below the mounts: not a file of the image was copied to be changed.
+    // Nothing was written to the files below the mounts: no file of the image was copied up.
     let upper = daemon.env.root().join("containers").join(&id).join("upper");
     for fake in fakes {
         assert!(!upper.join(fake).exists(), "{fake} was written");

@@ -1,4 +1,5 @@
-//! Attacks by what an image has where the kernel's file systems and devices belong, and by paths that lead there.
+//! Attacks by files of an image at the mount points of kernel file systems and devices, and by
+//! paths that lead there.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
 
-/// Makes a container of `image` and runs it, if that is possible; its terminal and its volumes make for more places
-/// that are looked for in the image.
+/// Creates a container of `image` and runs it, if possible. Its terminal and its volumes add paths
+/// that are resolved in the image.
 fn try_all(daemon: &Daemon, pod: &Pod, image: &str) -> usize {
     let client = daemon.client();
     let mut ran = 0;
@@ -65,7 +66,7 @@ fn links_below_dev_create_or_change_nothing_on_the_host() {
     let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     for (place, (target, _)) in cases.iter().enumerate() {
-        // What an image has in /dev is never seen: each container has a /dev of its own.
+        // Files of an image in /dev are never visible: each container has its own /dev.
         assert_eq!(try_all(&daemon, &pod, &image(place)), 2, "{target}");
         outside.check(target);
     }
@@ -184,7 +185,7 @@ fn devices_are_created_inside_the_root_for_every_path_and_image() {
         config.image.as_mut().unwrap().image = IMAGE.into();
         config.devices =
             vec![v1::Device { container_path: place.clone(), host_path: "/dev/null".into(), permissions: "rw".into() }];
-        // Refused, or made where the path leads inside.
+        // Refused, or created where the path leads inside the root.
         if let Ok(id) = client.try_create(&pod, config) {
             client.start(&id).ok();
             client.wait_exited(&id);

@@ -1,4 +1,4 @@
-//! Attacks by those who share the machine: users of the host, and pods with its network.
+//! Attacks by other users of the machine, and by pods with the host's network.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
 
-/// Runs a program of the host's as a user who is nobody.
+/// Runs a program of the host as an unprivileged user.
 fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(program);
     // Dropping root drops its groups too.
@@ -45,7 +45,7 @@ fn other_users_of_the_host_cannot_enter_the_directories_of_crisp() {
         let below: Vec<&str> = found.lines().filter(|line| *line != dir.to_str().unwrap()).collect();
         assert!(below.is_empty(), "{below:?}");
     }
-    // By name, not only by looking around.
+    // By path, not only by listing directories.
     let all = fs::read_dir(root.join("containers").join(&id)).unwrap().chain(fs::read_dir(state.join("pods")).unwrap());
     let names: Vec<String> = all.map(|entry| entry.unwrap().path().display().to_string()).collect();
     assert!(names.len() > 2, "{names:?}");
@@ -126,7 +126,8 @@ fn crisp_listens_only_in_its_own_directories() {
     let ours: Vec<String> =
         daemon.shims().into_iter().chain([daemon.pid()]).chain(daemon.pids(&id)).flat_map(sockets).collect();
     assert!(ours.len() >= 4, "{ours:?}");
-    // Num RefCount Protocol Flags Type St Inode Path; one in the abstract has a path that begins with @.
+    // Num RefCount Protocol Flags Type St Inode Path; one in the abstract has a path that begins
+    // with @.
     let mut named = 0;
     for line in fs::read_to_string("/proc/net/unix").unwrap().lines().skip(1) {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -140,14 +141,15 @@ fn crisp_listens_only_in_its_own_directories() {
         }
     }
     assert!(named >= 2, "the sockets of daemon and shim are not in the table");
-    // A pod with the host's network sees the same table: nothing in it can be connected to from there.
+    // A pod with the host's network sees the same table: nothing in it can be connected to from
+    // there.
     let seen = client.exec_script(&id, "grep -c @ /proc/net/unix || true");
     let tcp = beyond_loopback();
     assert!(ours.iter().all(|inode| !tcp.contains(inode)), "{seen}");
 }
 
-/// The inodes of all sockets of the internet families but those at 127.0.0.1, where the streaming server listens and serves
-/// nobody without a token.
+/// Returns the inodes of all internet sockets except those at 127.0.0.1, where the streaming server
+/// listens, which requires a token.
 fn beyond_loopback() -> Vec<String> {
     let tables =
         ["tcp", "tcp6", "udp", "udp6"].map(|name| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default());
@@ -201,7 +203,7 @@ fn the_pseudo_terminals_of_a_container_are_limited() {
     };
     wait_for("the terminals to be opened", seconds(60), || (open() >= SHARE).then_some(()));
     assert_eq!(open(), SHARE);
-    // The neighbour has terminals.
+    // The other container can open terminals.
     let other = client.run_idle(&pod, "other");
     assert_eq!(client.exec_script(&other, "exec 3<> /dev/ptmx && ls /dev/pts | grep -c 0"), "1\n");
 }

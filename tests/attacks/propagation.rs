@@ -1,4 +1,4 @@
-//! Attacks on the host's mounts through volumes that tell the host of the container's.
+//! Attacks on the host's mounts through volumes with bidirectional propagation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::support::kernel_state;
 
 const IMAGE: &str = "crisp.test/etc-link:1";
 
-/// A directory as the host's `/etc` or `/sys` could be: its mounts, and those below it, are told to others. It goes
-/// with the ground.
+/// A directory like the host's `/etc` or `/sys`: its mounts, and those below it, are shared.
+/// Removed with the test environment.
 fn shared(env: &TestEnv) -> PathBuf {
     let dir = env.dir().join("shared");
     fs::create_dir(&dir).unwrap();
@@ -70,7 +70,7 @@ fn mounts_into_a_volume_for_a_container_do_not_propagate_to_the_host() {
         assert_eq!(client.exec_script(&id, seen), "pod\nown\nown\n");
         assert_eq!(fs::read_to_string(host.join("secret")).unwrap(), "of the host\n");
         assert_eq!(fs::read_to_string(host.join("hosts")).unwrap(), "of the host\n");
-        // And what it mounts itself crosses, as asked; so does what the host mounts.
+        // The container's own mounts propagate, as requested, and so do those of the host.
         client.exec_script(&id, "mkdir /etc/mine && mount -t tmpfs x /etc/mine && echo mine > /etc/mine/file");
         assert_eq!(fs::read_to_string(host.join("mine/file")).unwrap(), "mine\n");
         client.exec_script(&id, "umount /etc/mine && busybox rmdir /etc/mine");

@@ -1,4 +1,4 @@
-//! A neighbour who changes a shared volume as fast as it can.
+//! A container that changes a shared volume continuously.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Racer {
         racer
     }
 
-    /// Lets two things change places, in one step each time: neither name is ever missing.
+    /// Exchanges two files in one step: neither name is ever missing.
     pub(super) fn exchange(one: &Path, other: &Path) -> Self {
         let (one, other) = (one.to_owned(), other.to_owned());
         Self::start(move || renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap())

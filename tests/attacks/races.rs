@@ -1,4 +1,4 @@
-//! Attacks by a neighbour who changes a shared volume while mounts are made in it.
+//! Attacks by a container that changes a shared volume while mounts are created in it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,8 @@ fn shown(pid: i32) -> BTreeSet<(String, String)> {
     table.lines().map(line).collect()
 }
 
-/// A shared volume whose `a` is a directory and whose `b` is a link out of it, and another volume to mount into `a`.
+/// A shared volume whose `a` is a directory and whose `b` is a link out of it, and another volume
+/// to mount at `a`.
 struct Shared {
     daemon: Daemon,
     outside: Outside,
@@ -51,8 +52,8 @@ impl Shared {
         Racer::exchange(&self.volume.join("a"), &self.volume.join("b"))
     }
 
-    /// Makes and runs containers with mounts in the volume while its neighbour is at work, and tells how many of
-    /// them came to be. Those that did show nothing but what one without a neighbour shows.
+    /// Creates and runs containers with mounts in the volume while the attacker runs, and returns
+    /// how many were created. Those show the same as one without an attacker.
     fn run(&self, rounds: usize, mounts: &[v1::Mount]) -> usize {
         let client = self.daemon.client();
         let pod = self.daemon.run_pod("pod");
@@ -89,7 +90,8 @@ fn a_mount_into_a_volume_that_changes_during_the_launch_stays_in_the_root() {
     for link in [|outside: &Outside| outside.absolute("dir"), |outside: &Outside| outside.climbing("dir")] {
         let shared = Shared::new(link);
         let mounts = [volume(&shared.volume, "/volume"), volume(&shared.inner, "/volume/a/target")];
-        // Some get the directory, and some follow the link inside, where it leads to a place of their own.
+        // Some get the directory, and some follow the link inside, where it leads to a place of
+        // their own.
         assert!(shared.run(times(25, 4), &mounts) > 0);
     }
 }
@@ -126,7 +128,7 @@ fn two_containers_that_exchange_links_gain_no_access_to_the_host() {
     let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // The neighbours are containers, and turn a directory into a link and back.
+    // The attackers are containers, which replace a directory by a link and back.
     let swap = format!(
         "cd /volume; while :; do mkdir -p proc/sub; busybox mv proc real; ln -s {} proc; rm proc; rm -r real; done 2> /dev/null",
         outside.climbing("dir")
@@ -181,7 +183,7 @@ fn masks_in_a_volume_that_changes_during_the_launch_hide_nothing_of_the_host() {
     assert!(made > 0);
     assert_eq!(null().unwrap(), before);
     shared.outside.check("masks were raced");
-    // The volume is the neighbour's to write as before.
+    // The attacker can write to the volume as before.
     fs::write(shared.volume.join("still"), "writable").unwrap();
 }
 

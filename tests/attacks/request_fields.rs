@@ -1,4 +1,4 @@
-//! Attacks by what a request says: kernel parameters, annotations, variables, names of files.
+//! Attacks by fields of a request: sysctls, annotations, variables, file names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -79,7 +79,7 @@ fn sysctls_of_a_pod_cannot_be_injected_or_change_the_host() {
         (own.clone(), "net.", "1"),
         (own.clone(), "net.ipv4.ip_forward\0", "1"),
         (own.clone(), "kernel.msgmax/../core_pattern", "|/bin/sh"),
-        // Nobody's but the host's.
+        // These are the host's alone.
         (own.clone(), "kernel.core_pattern", "|/bin/sh"),
         (own.clone(), "kernel.modprobe", "/bin/sh"),
         (own.clone(), "kernel.hostname", "evil"),
@@ -93,7 +93,7 @@ fn sysctls_of_a_pod_cannot_be_injected_or_change_the_host() {
         (v1::NamespaceOption { ipc: node, ..own.clone() }, "kernel.msgmax", "9999"),
         (v1::NamespaceOption { ipc: node, ..own.clone() }, "fs.mqueue.msg_max", "11"),
         (v1::NamespaceOption { network: node, ..own.clone() }, "net.ipv4.ip_unprivileged_port_start", "7"),
-        // The host's alone, though their names say network: they are not there in a pod.
+        // The host's alone, though their names begin with net: they do not exist in a pod.
         (own.clone(), "net.core.bpf_jit_limit", "1"),
         (own.clone(), "net.core.rmem_default", "4608"),
     ];
@@ -125,7 +125,7 @@ fn sysctls_of_a_pod_cannot_be_injected_or_change_the_host() {
     assert!(changed.is_empty(), "{changed:?}");
 }
 
-/// The configuration that a container was launched with, without what is different for each.
+/// Returns the configuration of a container's launch, without parts that differ for each container.
 fn launched(daemon: &Daemon, pod: &Pod, id: &str) -> (Value, Value, BTreeMap<String, String>) {
     let dir = daemon.env.state().join("pods").join(&pod.id).join("containers").join(id);
     let read = |file: &str| -> Value {
@@ -136,7 +136,7 @@ fn launched(daemon: &Daemon, pod: &Pod, id: &str) -> (Value, Value, BTreeMap<Str
     };
     let mut config = read("config.json");
     config.as_object_mut().unwrap().remove("annotations");
-    // In no order; the kernel says which they are.
+    // The order is random; the kernel has the list.
     config["process"].as_object_mut().unwrap().remove("capabilities");
     let mut status = kernel_state::status(daemon.pids(id)[0]);
     let kept = ["Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp"];
@@ -290,7 +290,8 @@ fn limits_are_written_to_the_containers_cgroup_only() {
     assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerRunning);
 }
 
-/// Whatever the trees of this host have as a file cannot be a cgroup; such a pod could be made, and never removed.
+/// A name that is a file in a hierarchy of this host cannot be a cgroup; such a pod could be
+/// created but never removed.
 #[test]
 fn a_cgroup_parent_that_names_a_kernel_file_is_refused_by_field() {
     let daemon = Daemon::start();

@@ -1,4 +1,5 @@
-//! Attacks on crisp's own programs: those on disk, those that run, and those that are about to become a container's.
+//! Attacks on crisp's programs: on disk, running, and in processes that are about to execute a
+//! container's program.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,7 +20,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
 use crate::support::layer_fixture::Layer;
 
-/// What is in the programs on disk.
+/// Returns the content of the programs on disk.
 fn programs() -> Vec<Vec<u8>> {
     ["crisp", "crisp-shim"].map(|name| Sha256::digest(fs::read(program(name)).unwrap()).to_vec()).into()
 }
@@ -38,7 +39,7 @@ fn a_script_with_proc_self_exe_as_interpreter_does_not_reach_crisp() {
     const IMAGE: &str = "crisp.test/script:1";
     let before = programs();
     let env = TestEnv::new();
-    // The kernel runs the interpreter: the very program that asked for the script.
+    // The kernel runs the interpreter: the very program that executed the script.
     env.import(&Archive::new(IMAGE).on_top(Layer::new(|tar| tar.file("entry", 0o755, b"#!/proc/self/exe\n"))));
     let daemon = Daemon::on(env);
     let client = daemon.client();
@@ -50,7 +51,7 @@ fn a_script_with_proc_self_exe_as_interpreter_does_not_reach_crisp() {
             client.try_create(&pod, config).unwrap()
         };
         let first = run("first", &["/entry"]);
-        // Whatever comes of it, it ends.
+        // In any case it exits.
         client.start(&first).ok();
         client.wait_exited(&first);
         let idle = run("idle", &crate::support::client::IDLE);
@@ -80,8 +81,8 @@ fn a_script_with_proc_self_exe_as_interpreter_does_not_reach_crisp() {
 fn libraries_of_an_image_are_not_loaded_for_account_lookups() {
     const IMAGE: &str = "crisp.test/accounts:1";
     let env = TestEnv::new();
-    // The C library opens this file to find out which libraries know users, and loads those. Whoever opens a pipe that nobody
-    // writes to waits for ever.
+    // The C library opens this file to find the libraries with accounts, and loads those. Opening a
+    // FIFO without a writer blocks forever.
     let trap = Layer::new(|tar| tar.device(EntryType::Fifo, "etc/nsswitch.conf", (0, 0)));
     env.import(&Archive::new(IMAGE).on_top(trap));
     let daemon = Daemon::on(env);
@@ -114,7 +115,8 @@ fn the_program_of_a_shim_is_sealed() {
     assert_eq!(busy.kind(), std::io::ErrorKind::ExecutableFileBusy, "{busy}");
     client.stop_pod(&pod.id).unwrap();
     client.remove_pod(&pod.id).unwrap();
-    // The old trick: to hold the program open until nobody runs it, and to write then. Not even root of the host can.
+    // A known attack: hold the program open until no process runs it, then write. Even root of the
+    // host cannot.
     let again = format!("/proc/self/fd/{}", held.as_raw_fd());
     if let Ok(mut writable) = File::options().write(true).open(&again) {
         assert!(writable.write_all(b"x").is_err() && writable.set_len(0).is_err());
@@ -128,7 +130,8 @@ fn name(pid: i32) -> String {
     kernel_state::processes().into_iter().find(|process| process.pid == pid).unwrap().name
 }
 
-/// Prints a line for every process that can be looked into and is none of a container's own, as fast as a shell can.
+/// Prints a line for every process that can be traced and does not belong to the container, as fast
+/// as a shell can.
 const LOOK_INTO: &str = "echo looking
 while :; do for dir in /proc/[0-9]*; do
     for part in root/. cwd/. exe fd/0 fd/3 fd/4 fd/5 fd/6 fd/7 fd/8; do
@@ -175,7 +178,7 @@ fn the_init_of_a_shared_pid_namespace_gives_nothing_to_a_privileged_container() 
     let id = client.run_config(&pod, config);
     assert_eq!(client.exec_script(&id, "cat /proc/1/comm"), "crisp-init\n");
     assert_eq!(client.exec_script(&id, "ls -A /proc/1/root/ /proc/1/cwd/ | grep -v : | sort -u"), "\n");
-    // Three ends of nothing, which is the host's: its mode is what it is already, should this ever succeed.
+    // The host's null device three times: its mode is the same already, in case this ever succeeds.
     assert_eq!(client.exec_script(&id, "for fd in /proc/1/fd/*; do stat -Lc %t:%T $fd; done | sort -u"), "1:3\n");
     assert_ne!(client.exec(&id, &["chmod", "666", "/proc/1/fd/0"]).code, 0);
     for attack in ["echo x > /proc/1/exe", "echo x > /proc/1/root/x", "mkdir /proc/1/root/x", "echo x > /proc/1/mem"] {
@@ -217,7 +220,7 @@ fn containers_of_a_pod_trace_each_other_only_as_their_users_permit() {
     let (root, user, same, other) = (0, 1, 2, 3);
     assert!(sees(user, same) && sees(same, user) && sees(root, root));
     for (who, whom) in [(user, root), (user, other), (other, user), (other, root), (root, user)] {
-        assert!(!sees(who, whom), "{who} looks into {whom}");
+        assert!(!sees(who, whom), "{who} can trace {whom}");
     }
 }
 

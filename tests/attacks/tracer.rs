@@ -1,5 +1,5 @@
-//! Attacks by a container with `CAP_SYS_PTRACE` on processes on their way into its PID namespace. The attacker is
-//! `tests/examples/tracer.rs`, run inside.
+//! Attacks by a container with `CAP_SYS_PTRACE` on processes on their way into its PID namespace.
+//! The attacker is `tests/examples/tracer.rs`, run inside.
 
 use cri_api::v1::{self, NamespaceMode};
 
@@ -36,7 +36,8 @@ fn pod_with_shared_pids(daemon: &Daemon) -> Pod {
     daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(NamespaceMode::Pod))
 }
 
-/// What the attacker got hold of that is not its own; it must have caught some processes before they were programs.
+/// Checks that the attacker reached only its own files; it must have traced some processes before
+/// they executed a program.
 fn assert_nothing_reached(daemon: &Daemon, attacker: &str, what: &str) {
     let lines: Vec<String> = daemon.client().lines(attacker).into_iter().map(|line| line.text).collect();
     let reached: Vec<&String> = lines.iter().filter(|line| line.starts_with("reached ")).collect();
@@ -124,7 +125,8 @@ fn a_created_container_has_no_more_rights_than_a_running_one() {
     assert!(created.iter().any(|line| line == "Seccomp:\t2"), "{created:?}");
 }
 
-/// Without the calls by which a process is born, and settles: crisp needs them after the filter is loaded.
+/// Without the calls by which a process is born, and settles: crisp needs them after the filter is
+/// loaded.
 #[test]
 fn a_seccomp_profile_without_fork_applies_to_commands_and_other_containers() {
     let daemon = Daemon::start();

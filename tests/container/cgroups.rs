@@ -1,4 +1,4 @@
-//! Where a container's processes are, and what limits them there.
+//! The cgroups of a container's processes, and their limits.
 
 use std::fs;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ fn the_parent_cgroup_created_by_crisp_is_removed_with_the_last_pod() {
     assert_eq!(trees_with(&above).len(), kernel_state::hierarchies().len());
     daemon.client().remove_pod(&one.id).unwrap();
     assert_eq!(trees_with(&above).len(), kernel_state::hierarchies().len());
-    // The next daemon knows whose it is.
+    // The next daemon knows which ones crisp created.
     daemon.restart();
     daemon.client().remove_pod(&two.id).unwrap();
     assert_eq!(trees_with(&above), Vec::<String>::new());
@@ -177,7 +177,7 @@ fn invalid_limits_are_refused_and_leave_nothing() {
         assert_eq!(refusal.code(), tonic::Code::InvalidArgument, "{field}: {refusal:?}");
         assert!(refusal.message().contains(field), "{field}: {refusal:?}");
     }
-    // Legal, but no machine has it: only the kernel can say so.
+    // A valid value that no machine has: only the kernel refuses it.
     let asked = v1::LinuxContainerResources { cpuset_cpus: "1000".into(), ..Default::default() };
     let refusal = client.try_create(&pod, limited("main", asked)).unwrap_err();
     assert!(refusal.message().contains("cpuset"), "{refusal:?}");

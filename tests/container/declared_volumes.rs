@@ -61,7 +61,7 @@ fn an_image_volume_begins_as_a_copy_and_is_writable_in_a_read_only_root() {
     security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
     let id = daemon.client().run_config(&pod, config);
     let client = daemon.client();
-    assert!(client.status(&id).mounts.is_empty(), "only what was asked for is told");
+    assert!(client.status(&id).mounts.is_empty(), "the status has requested mounts only");
     let look = "cd /data; stat -c '%n %a %u:%g %F %Y' file able below fifo link new /relative";
     let changed = crate::support::layer_fixture::CHANGED;
     let expected = format!(
@@ -109,7 +109,7 @@ fn mounts_of_the_request_replace_volumes_of_the_image() {
     let mut config = of(VOLUMES, "main", &["sh", "-c", "ls /data /top; ls /dev/null /proc/self/comm"]);
     config.mounts = vec![host_mount("/data/"), host_mount("/top")];
     assert_eq!(client.finish_config(&pod, config).stdout, "/data:\n\n/top:\n/dev/null\n/proc/self/comm\n");
-    assert_eq!(fs::read_dir(&host).unwrap().count(), 0, "nothing is made in what the client mounts");
+    assert_eq!(fs::read_dir(&host).unwrap().count(), 0, "nothing is created in the client's volume");
 }
 
 #[test]

@@ -52,7 +52,8 @@ fn a_command_that_times_out_is_killed_with_daemonized_children() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let before = daemon.pids(&id);
-    // As daemons do: forked twice, in a session of their own, without a stream of ours, their parents gone before the time is over.
+    // Like daemons: forked twice, in their own session, without our streams, with parents that exit
+    // before the timeout.
     let script =
         "for n in 1 2 3; do (setsid sh -c '(sleep 1000 < /dev/null > /dev/null 2>&1 &)' &) ; done; exec sleep 1000";
     let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
@@ -60,7 +61,7 @@ fn a_command_that_times_out_is_killed_with_daemonized_children() {
     wait_for("everything of the command to go", seconds(3), || {
         daemon.pids(&id).iter().all(|pid| before.contains(pid)).then_some(())
     });
-    // What a command leaves when it ends by itself stays.
+    // Children of a command that exits by itself are not killed.
     client.exec(&id, &["sh", "-c", "(setsid sleep 999 < /dev/null > /dev/null 2>&1 &)"]);
     assert_eq!(daemon.pids(&id).len(), before.len() + 1);
 }
@@ -162,7 +163,7 @@ fn output_is_limited_and_the_command_is_not_blocked() {
     assert_eq!(answer.exit_code, 3);
     let size = answer.stdout.len() + answer.stderr.len();
     assert!(size <= 16 << 20 && size > 15 << 20, "{size}");
-    // What is kept is bounded whatever is printed.
+    // The kept output is limited.
     let held = kernel_state::holding(daemon.pid()).rss;
     assert!(held < 200 << 10, "{held} KiB");
 }
@@ -181,7 +182,7 @@ fn a_background_child_does_not_delay_the_response() {
         assert_eq!((done.code, done.stdout.as_str()), (6, "started\n"));
         assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
     }
-    // They keep their ends of the pipes; nobody keeps the others for them.
+    // They keep their ends of the pipes; no other process has the others.
     wait_for("the pipes to be let go of", seconds(10), || {
         let (daemon, shim) = held();
         (daemon <= before.0 && shim <= before.1).then_some(())
@@ -286,7 +287,7 @@ fn a_command_of_a_disconnected_client_is_killed_on_timeout() {
     wait_for("the command to go", seconds(10), || (daemon.pids(&id).len() == before).then_some(()));
 }
 
-/// All of them hold what they printed until they are allowed to end.
+/// All of them hold their output until they may exit.
 #[test]
 fn the_total_output_of_one_pods_commands_is_limited_without_effect_on_other_pods() {
     const FLOOD: usize = 4_000_000;
@@ -305,7 +306,7 @@ fn the_total_output_of_one_pods_commands_is_limited_without_effect_on_other_pods
                 let (socket, id, script) = (&socket, &id, &script);
                 threads.spawn(move || {
                     let done = crate::support::client::Client::connect(socket).exec(id, &["sh", "-c", script]);
-                    assert_eq!(done.code, 0, "a command whose output is cut ends as it would");
+                    assert_eq!(done.code, 0, "a command with truncated output exits normally");
                     done.stdout.len()
                 })
             })
@@ -327,7 +328,7 @@ fn the_total_output_of_one_pods_commands_is_limited_without_effect_on_other_pods
     let page = scrape(&daemon.env.metrics());
     let dropped = page.lines().find_map(|line| line.strip_prefix("crisp_exec_bytes_dropped_total ")).unwrap();
     assert_eq!(dropped.parse::<usize>().unwrap(), commands * FLOOD - all);
-    // What was held can be had again.
+    // Released budget is available again.
     let again = client.exec(&id, &["sh", "-c", &format!("head -c {FLOOD} /dev/zero")]);
     assert_eq!(again.stdout.len(), FLOOD);
 }

@@ -1,4 +1,4 @@
-//! What an image's configuration and its own files make of a container, and what they must not.
+//! The effects of an image's configuration and files on a container, and those it must not have.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::{Layer, Tar, header};
 
-/// The name of the image that is about `what`.
+/// Returns the name of the image for the case `what`.
 fn name(what: &str) -> String {
     format!("crisp.test/{what}:1")
 }
@@ -27,7 +27,7 @@ fn changed(what: &str, user: &str, fill: impl FnOnce(&mut Tar)) -> Archive {
     image(what, "User", json!(user)).on_top(Layer::new(fill))
 }
 
-/// A container of the image that is about `what`, and called so.
+/// Returns a container of the image for the case `what`, with that name.
 fn of(what: &str, script: &str) -> v1::ContainerConfig {
     let mut config = container(what, &["/bin/busybox", "sh", "-c", script]);
     config.image.as_mut().unwrap().image = name(what);
@@ -63,7 +63,7 @@ impl Images {
         self.client().finish_config(&self.pod, of(what, script))
     }
 
-    /// A container that is refused for what its image says, and leaves nothing.
+    /// Checks that a container is refused because of its image, and leaves nothing.
     fn refused(&self, what: &str, words: &str) {
         let before = self.daemon.snapshot();
         let refusal = self.create(of(what, "true")).unwrap_err();
@@ -94,7 +94,7 @@ fn users_out_of_range_or_unknown_are_refused_and_never_become_root() {
     for (what, _, words) in bad {
         images.refused(what, words);
     }
-    // What the client asks for counts; the image's user does not then.
+    // The request takes precedence over the image's user.
     let mut config = of("three", "id -u");
     security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
     config.metadata.as_mut().unwrap().name = "asked".into();
@@ -208,7 +208,7 @@ fn a_working_directory_of_the_image_is_absolute_and_created_inside_it() {
     );
     assert_eq!(images.run("linked", "pwd").stdout, format!("{target}/deep\n"));
     assert_eq!(images.run("climbing", "pwd").stdout, "/made\n");
-    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "something was made on the host");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "a file was created on the host");
     images.refused("relative", "\"srv\"");
     images.refused("upwards", "\"../srv\"");
     let refusal = match images.create(of("file", "true")) {
@@ -260,7 +260,8 @@ fn labels_of_an_image_are_not_those_of_its_containers() {
     }
 }
 
-/// An image of busybox alone, without any directory that a container needs, and with links in their place.
+/// An image of busybox alone, without any directory that a container needs, and with links in their
+/// place.
 fn bare(what: &str, links: &[(&str, &str)]) -> Archive {
     let busybox = fs::read("/bin/busybox").unwrap();
     let mut archive = Archive::bare(Layer::new(|tar| {
@@ -297,7 +298,7 @@ fn an_image_without_mount_points_gets_them_also_with_a_read_only_root() {
         let lines: Vec<_> = ended.stdout.lines().collect();
         assert_eq!(lines[..2], ["pod", "busybox"], "{what}: {ended:?}");
         assert_eq!(lines[3..], ["read-only", "dev"], "{what}: {ended:?}");
-        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "{what}: something was made on the host");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1, "{what}: a file was created on the host");
         assert_eq!(fs::read_to_string(outside.join("hosts")).unwrap(), "of the host\n");
     }
 }

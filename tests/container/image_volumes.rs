@@ -76,7 +76,7 @@ pub(crate) fn layers(daemon: &Daemon) -> usize {
     fs::read_dir(daemon.env.root().join("images/layers")).unwrap().count()
 }
 
-/// Asks for what cannot be, and makes sure that nothing comes of it.
+/// Checks that an invalid request is refused and leaves nothing.
 pub(crate) fn refused(daemon: &Daemon, pod: &Pod, config: v1::ContainerConfig) -> Status {
     let before = daemon.snapshot();
     let refusal = daemon.client().try_create(pod, config).unwrap_err();
@@ -125,9 +125,9 @@ fn an_image_of_one_layer_is_mounted_separately_for_each_container() {
         assert_ne!(client.exec(id, &["head", "-c", "1", "/data/zero"]).code, 0, "devices do not work in it");
         assert!(mount_line(client, id, "/data").contains(" ro,nosuid,nodev"));
     }
-    // What is written to the FIFO in one container is not read in the other.
+    // Bytes written to the FIFO in one container do not arrive in the other.
     client.exec_script(&one, "echo secret <> /data/fifo > /data/fifo & sleep 100000 < /data/fifo > /dev/null 2>&1 &");
-    assert!(client.try_exec(&two, &["cat", "/data/fifo"], 1).is_err(), "nobody is at the other end");
+    assert!(client.try_exec(&two, &["cat", "/data/fifo"], 1).is_err(), "no writer has it open");
 }
 
 #[test]
@@ -177,7 +177,7 @@ pub(crate) fn invalid_image_mounts_are_refused_by_field_and_leave_nothing() {
         assert_eq!(refusal.code(), code, "{refusal:?}");
         assert!(refusal.message().contains(words), "{refusal:?} has no {words:?}");
     }
-    // One that only shows when it is mounted: the place cannot be made in an image.
+    // Fails only during the mount: the mount point cannot be created in an image.
     let mounts = vec![image_mount(DATA, "", "/data"), image_mount(DATA, "", "/data/new")];
     let refusal = refused(&daemon, &pod, with_mounts("main", &["true"], mounts));
     assert!(refusal.message().contains("/data/new"), "{refusal:?}");

@@ -1,7 +1,8 @@
-//! What libcontainer leaves open or gets wrong, and crisp does right. The rest of it is with what it is about:
-//! cgroup mounts, hierarchies and the freezer in [`crate::cgroups`], propagation in [`crate::mounts`], seccomp, groups and
-//! capabilities in [`crate::container::privileges`], failed exec in [`crate::container::exec`], host names in [`crate::namespaces`], messages in
-//! [`crate::failures`], what is refused in [`crate::requests`].
+//! Features that libcontainer lacks or implements incorrectly, and crisp provides. Others are
+//! tested in [`crate::cgroups`] (cgroup mounts, hierarchies, freezer), [`crate::mounts`]
+//! (propagation), [`crate::container::privileges`] (seccomp, groups, capabilities),
+//! [`crate::container::exec`] (failed exec), [`crate::namespaces`] (host names),
+//! [`crate::failures`] (messages) and [`crate::requests`] (refusals).
 
 use std::fs;
 
@@ -76,7 +77,7 @@ fn a_required_negative_oom_score_that_cannot_be_set_is_refused() {
 
 #[test]
 fn resource_limits_are_those_of_the_daemon() {
-    // CRI has no field for them: what can go wrong is that they are changed.
+    // CRI has no field for them: the test checks that they are unchanged.
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let ended = daemon.client().script(&pod, "main", "ulimit -H -n; ulimit -S -n");
@@ -191,7 +192,7 @@ fn a_container_cannot_open_the_shims_program() {
     config.command = vec!["sh".into(), "-c".into(), attack.into()];
     let id = client.run_config(&pod, config.clone());
     for _ in 0..10 {
-        // Whatever comes of it, it is not the host's.
+        // In any case it is not that of the host.
         client.try_exec(&id, &["self"], 5).ok();
         client.try_exec(&id, &["/proc/self/exe"], 5).ok();
     }

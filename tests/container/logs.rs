@@ -1,4 +1,4 @@
-//! What containers print, and where it goes.
+//! The logs of containers.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -79,9 +79,9 @@ fn a_container_over_its_log_rate_waits_and_loses_nothing() {
     let begin = Instant::now();
     let id = client.run(&pod, "flood", &["sh", "-c", &format!("yes {} | head -n {count}", &line[1..])]);
     let log = client.status(&id).log_path;
-    assert_eq!(client.script(&pod, "other", "echo quick").stdout, "quick\n", "its neighbour does not wait");
+    assert_eq!(client.script(&pod, "other", "echo quick").stdout, "quick\n", "the other container does not wait");
     while client.status(&id).state() == v1::ContainerState::ContainerRunning {
-        // What was written before the clock is looked at.
+        // The bytes written before the time was read.
         let written = fs::metadata(&log).unwrap().len();
         let most = 4 * MIB + MIB * (begin.elapsed().as_secs() + 1) + MIB;
         assert!(written <= most, "{written} bytes after {:?}", begin.elapsed());
@@ -109,7 +109,7 @@ fn the_shim_of_a_container_over_its_log_rate_is_idle_and_stops_it_at_once() {
     std::thread::sleep(seconds(3));
     let used = kernel_state::processor_time(shim) - used;
     assert!(used < begin.elapsed() / 4, "{used:?} of {:?}", begin.elapsed());
-    // What is read at once is at most 128 KiB.
+    // A single read is at most 128 KiB.
     assert!(written() - had < (begin.elapsed().as_secs() + 1 + 6) << 20, "{} bytes", written() - had);
     let begin = Instant::now();
     client.stop(&id, 0).unwrap();
@@ -264,7 +264,7 @@ fn bytes_that_are_not_utf8_are_logged_unchanged() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // Every byte there is, but for the one that ends a line.
+    // All byte values except the one that ends a line.
     let script =
         "i=0; while [ $i -lt 256 ]; do [ $i -ne 10 ] && printf \"\\\\$(printf %o $i)\"; i=$((i+1)); done; echo";
     let id = client.run(&pod, "main", &["sh", "-c", script]);
@@ -293,7 +293,8 @@ fn output_lost_on_a_full_disk_is_counted_and_reported_and_the_container_runs() {
     let page = scrape(&daemon.env.metrics());
     let lost = page.lines().find_map(|line| line.strip_prefix("crisp_log_bytes_lost_total ")).unwrap();
     assert!(lost.parse::<u64>().unwrap() > 0, "{page}");
-    // Once there is room again, logging goes on, on a line of its own. There is room for all that may still be in the pipe.
+    // When the disk has room again, logging continues on a new line. There is room for all that the
+    // pipe may still hold.
     fs::remove_file(logs.join("other")).unwrap();
     client.exec_script(&id, "echo > /tmp/go");
     client.wait_exited(&id);

@@ -1,4 +1,4 @@
-//! What a volume's mount options take away: from the whole volume, and from nothing else.
+//! Mount options of a volume apply to the whole volume, and to nothing else.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,8 @@ fn volume(host: &Path, inside: &str, options: &[&str]) -> v1::Mount {
     }
 }
 
-/// A directory on a file system of its own, with another file system in it. Both go with the ground.
+/// A directory on a file system of its own, with another file system in it. Both go with the
+/// ground.
 fn host_dir(daemon: &Daemon) -> PathBuf {
     let dir = daemon.env.dir().join("volume");
     fs::create_dir(&dir).unwrap();
@@ -35,7 +36,7 @@ fn host_dir(daemon: &Daemon) -> PathBuf {
     dir
 }
 
-/// The flags of the mount at `path`, as the kernel tells them inside the container.
+/// Returns the flags of the mount at `path` from the kernel's mount table in the container.
 fn flags(client: &Client, id: &str, path: &str) -> Vec<String> {
     let line = client.exec_script(id, &format!("grep ' {path} ' /proc/self/mountinfo"));
     line.split(' ').nth(5).unwrap().split(',').map(str::to_owned).collect()
@@ -107,7 +108,7 @@ fn mount_options_apply_to_the_mounts_that_request_them_only() {
                     "{option} at {path}: {found:?}"
                 );
             }
-            // The kernel says neither of a mount with strict times.
+            // The kernel lists neither for a mount with strict times.
             let lazy = !options.contains(&"strictatime") && !options.contains(&"noatime");
             assert_eq!(found.iter().any(|f| f == "relatime"), lazy, "{path}: {found:?}");
             assert!(found.contains(&"rw".to_owned()), "{path}: {found:?}");

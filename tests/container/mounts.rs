@@ -1,4 +1,4 @@
-//! Volumes: what is seen of them, who may write, and which mounts cross.
+//! Volumes: visibility, write access and mount propagation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn make_dir(daemon: &Daemon, name: &str) -> PathBuf {
     dir
 }
 
-/// A directory whose mounts are told to others. It goes with the ground.
+/// A directory with shared propagation. Removed with the test environment.
 fn shared_dir(daemon: &Daemon) -> PathBuf {
     let dir = make_dir(daemon, "shared");
     mount("crisp-test", &dir, "tmpfs", MountFlags::empty(), None).unwrap();
@@ -208,7 +208,7 @@ fn links_in_an_image_do_not_lead_mounts_out_of_it() {
             Err(refusal) => assert!(refusal.message().contains(link), "{refusal:?}"),
         }
     }
-    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "something was made on the host");
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "a file was created on the host");
     assert!(kernel_state::mounts_under(&outside).is_empty());
 }
 
@@ -221,7 +221,8 @@ fn links_at_the_mount_points_of_kernel_file_systems_do_not_lead_to_the_host() {
     let image = |name: &str| format!("crisp.test/no-{}:1", name.replace('/', "-"));
     let names = &NAMES[..times(NAMES.len(), 1)];
     for name in names {
-        // The place exists in the image as well, so that following the link inside would do no harm.
+        // The place exists in the image as well, so that following the link inside would do no
+        // harm.
         let target = outside.display().to_string();
         env.import(&Archive::new(&image(name)).with_dir(&target).with_link(name, &target));
     }
@@ -237,7 +238,7 @@ fn links_at_the_mount_points_of_kernel_file_systems_do_not_lead_to_the_host() {
             client.wait_exited(&id);
         }
         let made: Vec<_> = fs::read_dir(&outside).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        assert!(made.is_empty(), "with a link for /{name}, made on the host: {made:?}");
+        assert!(made.is_empty(), "with a link for /{name}, created on the host: {made:?}");
         assert!(kernel_state::mounts_under(&outside).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What the containers of a pod share, and what they do not.
+//! The namespaces that containers of a pod share, and those of their own.
 
 use std::fs;
 
@@ -57,7 +57,7 @@ fn a_pod_can_share_one_pid_namespace_with_an_init_process() {
     for program in ["sleep 1111", "sleep 2222", "sleep 3333"] {
         assert!(seen.contains(program), "{seen}");
     }
-    // What is left by a container that ended is reaped.
+    // Orphans of a container that exited are reaped.
     run("c", "sh -c 'sleep 0.1 & exit 0'; sleep 0.3");
     let zombies = || client.exec_script(&b, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true");
     wait_for("zombies to be reaped", seconds(5), || (zombies() == "0\n").then_some(()));

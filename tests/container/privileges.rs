@@ -9,7 +9,7 @@ use crate::support::client::{Pod, container, security};
 use crate::support::harness::{Daemon, times};
 use crate::support::kernel_state;
 
-/// What a container has unless it asks otherwise.
+/// The default rights of a container.
 const DEFAULT: u64 = 0xa804_25fb;
 const NET_ADMIN: u64 = 1 << 12;
 const NET_BIND_SERVICE: u64 = 1 << 10;
@@ -67,7 +67,8 @@ impl Wish {
         config
     }
 
-    /// The lines of `/proc/PID/status` that must come of it, for somebody to whom the container's root is `root`.
+    /// Returns the expected lines of `/proc/PID/status`, seen from a process for which the
+    /// container's root is `root`.
     fn expected(self, root: i64) -> BTreeMap<&'static str, String> {
         let (bounding, ambient) = match self.capabilities {
             Wished::Default => (DEFAULT, 0),
@@ -75,7 +76,7 @@ impl Wish {
             Wished::DropAll => (0, 0),
             Wished::Ambient => (NET_BIND_SERVICE, NET_BIND_SERVICE),
         };
-        // A program run by another user than root keeps what is ambient.
+        // A program of another user than root keeps ambient capabilities.
         let effective = if self.user == 0 { bounding } else { ambient };
         let hex = |bits: u64| format!("{bits:016x}");
         let id = root + self.user;
@@ -127,7 +128,7 @@ fn the_default_seccomp_profile_forbids_the_expected_calls_only() {
         client.run_config(&pod, config)
     };
     let (confined, free) = (run("confined", ProfileType::RuntimeDefault), run("free", ProfileType::Unconfined));
-    // A new user namespace needs no capability: only the filter stands in the way.
+    // A new user namespace needs no capability: only the filter forbids it.
     let unshare = ["busybox", "unshare", "-U", "true"];
     assert_eq!(client.exec(&free, &unshare).code, 0);
     let refused = client.exec(&confined, &unshare);
@@ -227,7 +228,8 @@ fn a_privileged_container_in_an_unprivileged_pod_is_refused() {
     assert!(refusal.message().contains("privileged"), "{refusal:?}");
 }
 
-/// As a kubelet asks for what `kubectl debug --profile=sysadmin` puts into a pod that runs: the pod is privileged from then on.
+/// As the kubelet requests it for `kubectl debug --profile=sysadmin` in a running pod: from then on
+/// the pod is privileged.
 #[test]
 fn a_pod_becomes_privileged_by_a_later_container() {
     let daemon = Daemon::start();
@@ -240,7 +242,7 @@ fn a_pod_becomes_privileged_by_a_later_container() {
     let id = client.run_config(&pod, config);
     let ceiling = &kernel_state::status(daemon.pid())["CapPrm"];
     assert_eq!(&kernel_state::status(daemon.pids(&id)[0])["CapEff"], ceiling);
-    assert_ne!(&kernel_state::status(daemon.pids(&plain)[0])["CapEff"], ceiling, "the other one is what it was");
+    assert_ne!(&kernel_state::status(daemon.pids(&plain)[0])["CapEff"], ceiling, "the other container is unchanged");
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn only_default_and_requested_devices_can_be_used() {
     let id = client.run_config(&pod, config);
     client.exec_script(&id, "echo x > /dev/null; head -c 1 /dev/zero > /dev/null; head -c 1 /dev/urandom > /dev/null");
     assert_eq!(client.exec_script(&id, "stat -c %F,%t,%T /dev/asked"), "character special file,1,3\n");
-    // Made, since MKNOD is there, but not opened: the kernel's log (1, 11) is nobody's but the host's.
+    // Created, since it has MKNOD, but not opened: the kernel's log (1, 11) is for the host only.
     let open = client.exec(&id, &["sh", "-c", "busybox mknod /tmp/kmsg c 1 11 && head -c 1 /tmp/kmsg"]);
     assert!(open.code != 0 && open.stderr.contains("not permitted"), "{open:?}");
 }

@@ -157,7 +157,7 @@ fn a_container_stopped_before_its_start_can_be_started() {
     }
     client.start(&id).unwrap();
     assert_eq!(client.wait_exited(&id).exit_code, 9);
-    // The end of the pod ends one that was never started, too.
+    // Removing the pod also stops a container that was never started.
     let never = client.create(&pod, "never", &["true"]);
     client.stop_pod(&pod.id).unwrap();
     assert_eq!(client.status(&never).state(), v1::ContainerState::ContainerExited);

@@ -1,4 +1,4 @@
-//! RunPodSandbox and CreateContainer, made to fail and cut off at every step.
+//! RunPodSandbox and CreateContainer fail, or the daemon is killed, at every step.
 
 use tonic::Code;
 

@@ -1,4 +1,4 @@
-//! Containers that do not come to run, and how they say so.
+//! Containers that cannot be created or started, and their errors.
 
 use cri_api::v1;
 use tonic::Code;
@@ -140,7 +140,7 @@ fn a_failed_create_leaves_nothing_behind() {
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
     let mut config = container("main", &["true"]);
-    // Found out by the shim, when all else is made.
+    // Found by the shim, after everything else is created.
     config.mounts.push(v1::Mount {
         container_path: "/proc/self".into(),
         host_path: "/tmp".into(),
@@ -170,7 +170,7 @@ fn a_disconnected_client_leaves_nothing_unfinished() {
     for millis in [1, 2, 4, 8, 16, 32] {
         let name = format!("pod-{millis}");
         let answer = hasty(&name, millis);
-        // Made to its end or not at all: then the name is free, and a pod of it is whole.
+        // Created completely or not at all: then the name is free, and a pod with it is complete.
         let pod = wait_for("the pod to be there or not", seconds(10), || {
             match client.try_run_pod(daemon.pod_config(&name)) {
                 Ok(id) => Some(id),

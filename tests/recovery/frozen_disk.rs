@@ -13,7 +13,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
-/// A file system of its own that can be made to hang. It goes on, and goes away, with this.
+/// A file system that can be frozen. Thawed and removed when dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -48,7 +48,7 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// What a client does meanwhile that gives up after a second.
+/// Requests of a client with a timeout of one second.
 fn give_up<T: Send + 'static>(daemon: &Daemon, ask: impl FnOnce(&Client) -> T + Send + 'static) {
     let socket = daemon.env.socket();
     let (begun, begin) = std::sync::mpsc::channel();
@@ -61,7 +61,7 @@ fn give_up<T: Send + 'static>(daemon: &Daemon, ask: impl FnOnce(&Client) -> T + 
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// Asks for a container that does not come, and waits a second for it.
+/// Requests a container that cannot be created, and waits a second for it.
 fn create_in_vain(client: &Client, pod: &Pod, config: v1::ContainerConfig) {
     let mut request = tonic::Request::new(v1::CreateContainerRequest {
         pod_sandbox_id: pod.id.clone(),
@@ -74,7 +74,7 @@ fn create_in_vain(client: &Client, pod: &Pod, config: v1::ContainerConfig) {
     assert!(matches!(refusal.code(), Code::DeadlineExceeded | Code::Cancelled), "{refusal:?}");
 }
 
-/// Others are served as ever.
+/// Checks that other pods are served.
 fn assert_served(daemon: &Daemon, other: &Pod, name: &str) {
     let begin = Instant::now();
     let client = Client::connect(&daemon.env.socket());
@@ -87,7 +87,7 @@ fn assert_served(daemon: &Daemon, other: &Pod, name: &str) {
     assert!(begin.elapsed() < seconds(5), "others waited {:?}", begin.elapsed());
 }
 
-/// Ends the daemon by force, and starts another while the file system still hangs.
+/// Kills the daemon, and starts another while the file system is frozen.
 fn replace(daemon: &mut Daemon) {
     let begin = Instant::now();
     daemon.kill9();
@@ -103,7 +103,7 @@ fn assert_ends(daemon: &Daemon, pod: &Pod) {
     assert!(begin.elapsed() < seconds(25), "stop and removal took {:?}", begin.elapsed());
 }
 
-/// Once the file system goes on, nothing is left of a pod that was removed meanwhile.
+/// After the thaw, nothing is left of a pod that was removed during the freeze.
 fn assert_nothing_left(daemon: &Daemon, pod: &Pod) {
     wait_for("the processes of the pod to be gone", seconds(20), || {
         let left = kernel_state::processes_of(daemon.env.dir(), daemon.env.cgroup(), Some(daemon.pid()));

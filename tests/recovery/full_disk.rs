@@ -14,7 +14,8 @@ use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::update::{assert_limits, limits};
 
-/// With one of its directories on a small file system of its own, which goes with the ground.
+/// A daemon with one of its directories on a small file system, which is removed with the test
+/// environment.
 fn with_little_room(directory: impl FnOnce(&TestEnv) -> PathBuf) -> TestEnv {
     let env = TestEnv::new();
     let disk = env.dir().join("disk");
@@ -25,7 +26,7 @@ fn with_little_room(directory: impl FnOnce(&TestEnv) -> PathBuf) -> TestEnv {
     env
 }
 
-/// Takes all the room there is, until it goes.
+/// Fills the file system until it is dropped.
 struct Filling(PathBuf);
 
 impl Filling {
@@ -48,7 +49,7 @@ impl Drop for Filling {
     }
 }
 
-/// Refused because there is no room, and in these words.
+/// Checks that the error is the full disk.
 fn assert_full(refusal: &tonic::Status) {
     assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal:?}");
     assert!(refusal.message().contains("No space left"), "{refusal:?}");

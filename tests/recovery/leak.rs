@@ -51,7 +51,7 @@ fn remove_pods(daemon: &Daemon) {
 fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
     let daemon = Daemon::on(TestEnv::connected(""));
     let (few, many) = (times(20, 8), times(200, 20));
-    // The first pods make what stays: threads, buffers, an allocator's arenas.
+    // The first pods create what remains: threads, buffers, arenas of the allocator.
     for _ in 0..times(2, 1) {
         start_pods(&daemon, few);
         assert_eq!(daemon.client().containers().len(), few);
@@ -74,7 +74,7 @@ fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
     assert!(after.rss * 10 <= before.rss * 11, "memory: {before:?}, {peak:?} at most, then {after:?}");
 }
 
-/// Waits until the daemon has let go of what a burst of work needed.
+/// Waits until the daemon has released the memory of a burst of work.
 fn settle(daemon: &Daemon, goal: Option<kernel_state::Holding>) {
     match goal {
         None => std::thread::sleep(seconds(3)),
@@ -144,7 +144,8 @@ fn a_container_with_very_deep_directories_can_be_removed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // No path can name the lowest of them: 20 000 in chains of 900, each moved to the end of the next.
+    // No path can name the lowest of them: 20 000 in chains of 900, each moved to the end of the
+    // next.
     let chains = times(22, 8);
     let script = format!(
         "cd /tmp; chain=$(for i in $(seq 900); do printf d/; done); mkdir 0; for i in $(seq {chains}); do \

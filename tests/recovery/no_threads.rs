@@ -34,7 +34,7 @@ impl Tasks {
         fs::write(self.pids.join("pids.max"), (now + more).to_string()).unwrap();
     }
 
-    /// Only when all pods are gone.
+    /// Must be called after all pods are removed.
     fn remove(&self) {
         fs::write(self.pids.join("pids.max"), "max").unwrap();
         fs::write(self.pids.parent().unwrap().join("cgroup.procs"), self.daemon.to_string()).unwrap();

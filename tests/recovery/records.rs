@@ -1,4 +1,5 @@
-//! Records of another release, and damaged ones: their pods are listed, stay what they are, and can be ended.
+//! Records of another release, and damaged ones: their pods are listed, stay unchanged, and can be
+//! removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
-/// Ends at a TERM in its own way.
+/// Exits with its own code on SIGTERM.
 const POLITE: [&str; 3] = ["sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 1000 & wait; done"];
 
 fn pod_dir(daemon: &Daemon, pod: &Pod) -> PathBuf {
@@ -30,7 +31,8 @@ fn change(file: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(file, serde_json::to_vec(&content).unwrap()).unwrap();
 }
 
-/// As a release after this one might write it: another version, fields and values that are not known, others missing.
+/// As a release after this one might write it: another version, fields and values that are not
+/// known, others missing.
 fn write_as_newer_release(record: &Path) {
     change(record, |record| {
         record["version"] = 3.into();
@@ -130,7 +132,7 @@ fn a_pod_of_a_later_release_is_listed_keeps_its_resources_and_can_be_removed() {
     for (record, written) in records.iter().zip(&written) {
         assert_eq!(fs::read(record).unwrap(), *written, "the record is the other release's");
     }
-    // It ends as any other.
+    // It exits like any other.
     client.stop(&id, 60).unwrap();
     let status = client.status(&id);
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 5));

@@ -1,4 +1,4 @@
-//! A daemon that ended at a bad moment, and the next one.
+//! A daemon that exits at a bad moment, and the next one.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -211,7 +211,7 @@ fn stray_signals_do_not_end_a_shim() {
     {
         kill(shim, signal);
     }
-    // An answer comes after the signals were taken.
+    // A response arrives after the signals were handled.
     assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
     assert_eq!(daemon.shims(), [shim]);
 }

@@ -1,4 +1,4 @@
-//! Daemons that die, steps that fail, and what is left then.
+//! Daemons that crash and steps that fail leave nothing of pods with user namespaces.
 
 use tonic::Code;
 

@@ -31,7 +31,7 @@ fn owned() -> Archive {
         tar.file("bin/busybox-root", 0o4755, &busybox);
         tar.xattr("security.capability", &NET_RAW);
         tar.file("bin/busybox-able", 0o755, &busybox);
-        // Whoever may become root needs no password.
+        // A process that may become root needs no password.
         tar.file("etc/passwd", 0o644, b"root::0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n");
         tar.dir("data", 0o755);
         tar.owned_file("data/file", (1000, 2000), crate::support::layer_fixture::CHANGED, b"data\n");
@@ -89,7 +89,7 @@ fn written_files_have_the_mapped_owner_on_disk() {
     {
         assert_eq!(owner(&upper.join(path)), ids, "{path}");
     }
-    // It is measured and, with the container, removed as ever.
+    // It is measured, and removed with the container, as without a user namespace.
     let stats = || {
         let request = v1::ContainerStatsRequest { container_id: id.clone() };
         let stats = client.call(|mut c| async move { c.container_stats(request).await }).unwrap().stats.unwrap();
@@ -163,7 +163,7 @@ fn image_volumes_and_image_mounts_have_mapped_owners() {
     );
     let write = client.exec(&id, &["touch", "/image/x"]);
     assert!(write.stderr.contains("Read-only file system"), "{write:?}");
-    // On disk these have the ids of the image, as what they began with.
+    // On disk these have the ids of the image, as the files they were copied from.
     let volumes = daemon.env.root().join("containers").join(&id).join("volumes");
     assert_eq!((owner(&volumes.join("0/new")), owner(&volumes.join("0/file"))), ((0, 0), (1000, 2000)));
 }

@@ -1,4 +1,5 @@
-//! Keys of the kernel: a user has a quota of them, and every container of that user has a session keyring.
+//! Keys of the kernel: a user has a quota of them, and every container of that user has a session
+//! keyring.
 
 use std::fs;
 use std::sync::mpsc::{Sender, channel};
@@ -52,7 +53,8 @@ fn keys(user: u32) -> usize {
     line.map_or(0, |line| line.split_whitespace().nth(1).unwrap().split('/').next().unwrap().parse().unwrap())
 }
 
-/// A pod whose root is a user of the host that no other pod has, so that no other test has its keys.
+/// A pod whose root is a user of the host that no other pod has, so that no other test uses its key
+/// quota.
 fn pod_of(daemon: &Daemon, user: u32) -> (Pod, v1::ContainerConfig) {
     let ids = || mapped(vec![line(0, user, 65536)]);
     let pod = daemon.run_pod_with("pod", |config| pod_namespaces(config).userns_options = Some(ids()));

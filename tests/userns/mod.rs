@@ -1,5 +1,6 @@
-//! Pods with user namespaces: who their processes are on the host ([`processes`]), whose their files are ([`files`],
-//! [`volumes`]), their keys ([`keys`]), what cannot be ([`refusals`]), and what is left of them ([`ends`]).
+//! Pods with user namespaces: their processes ([`processes`]), the owners of their files
+//! ([`files`], [`volumes`]), their keys ([`keys`]), invalid requests and hosts ([`refusals`]), and
+//! crashes ([`crash`]).
 
 mod crash;
 mod files;
@@ -13,7 +14,7 @@ use cri_api::v1;
 use crate::support::client::{IDLE, Pod, container, namespaces, pod_namespaces, security};
 use crate::support::harness::Daemon;
 
-/// Who root is on the host, as the kubelet asks for the first pod of a node.
+/// The host's id of root, as the kubelet requests it for the first pod of a node.
 pub(crate) const FIRST: u32 = 65536;
 
 fn line(container_id: u32, host_id: u32, length: u32) -> v1::IdMapping {
@@ -28,7 +29,7 @@ fn mapped(ids: Vec<v1::IdMapping>) -> v1::UserNamespace {
     v1::UserNamespace { mode: v1::NamespaceMode::Pod.into(), uids: ids.clone(), gids: ids }
 }
 
-/// A pod with a user namespace, changed before it was asked for.
+/// Creates a pod with a user namespace from a changed request.
 fn run_pod_with(daemon: &Daemon, name: &str, change: impl FnOnce(&mut v1::PodSandboxConfig)) -> Pod {
     daemon.run_pod_with(name, |config| {
         pod_namespaces(config).userns_options = Some(mapped(ids()));

@@ -1,4 +1,4 @@
-//! Who the processes are, where they are, and what they may do.
+//! The processes of pods with user namespaces: their ids, their cgroups and their rights.
 
 use std::fs;
 
@@ -152,7 +152,7 @@ fn a_shared_pid_namespace_has_an_init_process_without_rights_or_access_to_the_ho
     for word in ["etc", "home", "crisp-e2e", "usr"] {
         assert!(!seen.contains(word), "{seen}");
     }
-    // It ends with its shim.
+    // It exits with its shim.
     let shim = daemon.shims()[0];
     crate::support::harness::kill(shim, rustix::process::Signal::KILL);
     wait_for("the init to end", seconds(10), || (!kernel_state::is_alive(init.pid)).then_some(()));

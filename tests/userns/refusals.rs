@@ -1,4 +1,4 @@
-//! What cannot be, and hosts that cannot.
+//! Invalid requests, and hosts without user namespaces.
 
 use std::process::Command;
 
@@ -137,7 +137,8 @@ fn a_host_without_user_namespaces_reports_that_and_refuses_such_pods() {
     daemon.run_pod("pod");
 }
 
-/// What the probe says when it is run by `shell`, which has the program and its arguments as `$@`.
+/// Returns the output of the probe when `shell` runs it, which has the program and its arguments as
+/// `$@`.
 fn probe(shell: &str) -> (Option<i32>, String) {
     let env = tempfile::tempdir().unwrap();
     let (dir, state) = (env.path().join("dir"), env.path().join("state"));
@@ -152,12 +153,13 @@ fn probe(shell: &str) -> (Option<i32>, String) {
 #[test]
 fn the_probe_reports_what_is_missing() {
     assert_eq!(probe("exec \"$@\""), (Some(0), String::new()));
-    // In a user namespace of its own, where the number of others can be limited without limiting the host.
+    // In a user namespace of its own, where the number of others can be limited without limiting
+    // the host.
     let none = "exec unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"' sh \"$@\"";
     let (code, words) = probe(none);
     assert!(code == Some(1) && words.starts_with("creating a user namespace: No space left"), "{code:?} {words}");
-    // A host of which parts are hidden, as in a container. In the VM the kernel has one more `/proc`, that of its first root,
-    // which nobody can hide any more.
+    // A host with masked paths, as in a container. In the VM the kernel has another `/proc`, that
+    // of its first root, which cannot be masked.
     if slow() == 1 {
         let (code, words) = probe("mount -t tmpfs x /proc/sys && exec \"$@\"");
         assert!(code == Some(1) && words.starts_with("mounting in a user namespace: proc: "), "{code:?} {words}");

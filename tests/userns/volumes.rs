@@ -65,7 +65,7 @@ fn an_idmapped_volume_has_the_same_owners_inside_and_on_the_host() {
     );
     let owners = ["by-root", "root", "user"].map(|name| owner(host.join(name)));
     assert_eq!(owners, [0, 3000, 1000]);
-    // Files of nobody's in here, where the client asks for no mapping.
+    // Files of an unmapped owner in the container, since the client requests no mapping.
     assert_eq!(client.exec_script(&root, "stat -c %u /bare/user; ls /bare | wc -l"), "65534\n3\n");
     for path in ["/bare/user", "/bare/x", "/read/x", "/recursive/x"] {
         let done = client.exec(&root, &["sh", "-c", &format!("echo x >> {path}")]);
