@@ -43,14 +43,14 @@ fn probe(dir: &Path, state: &Path) -> Result<(), StepError> {
     let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
     let ids = UserNs { uids: lines.clone(), gids: lines };
     let kinds = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    let made = create_user_ns::create(&ids, kinds).map_err(step("creating a user namespace"))?;
+    let created = create_user_ns::create(&ids, kinds).map_err(step("creating a user namespace"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(step("making mounts private"))?;
     let files = detach_copy(state, Reach::Top).map_err(step("opening the state directory"))?;
-    map_ids(files, &made.user, Reach::Top).map_err(step("mapping ids in the state directory"))?;
-    show_layers(dir, made.user.as_fd())?;
-    mount_inside(made.user.as_fd())
+    map_ids(files, &created.user, Reach::Top).map_err(step("mapping ids in the state directory"))?;
+    show_layers(dir, created.user.as_fd())?;
+    mount_inside(created.user.as_fd())
 }
 
 /// Mounts an overlay whose lower layers have mapped ids.
@@ -73,7 +73,7 @@ fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), StepError> {
 /// Mounts the file systems that every container mounts. The kernel refuses if a mount covers parts
 /// of the host's own.
 fn mount_inside(user: BorrowedFd<'_>) -> Result<(), StepError> {
-    let (mut hear, mut tell) = io::pipe().map_err(step("creating a pipe"))?;
+    let (mut reader, mut writer) = io::pipe().map_err(step("creating a pipe"))?;
     let enter = move || {
         setns(user, CloneFlags::CLONE_NEWUSER)?;
         create_user_ns::become_root()?;
@@ -83,16 +83,16 @@ fn mount_inside(user: BorrowedFd<'_>) -> Result<(), StepError> {
     let child = move || {
         let all = ["proc", "sysfs", "tmpfs", "mqueue", "devpts"];
         match all.into_iter().find_map(|kind| mounts(kind).err().map(|error| (kind, error))) {
-            None => tell.write_all(b"\0"),
-            Some((kind, error)) => tell.write_all(format!("{kind}: {error}").as_bytes()),
+            None => writer.write_all(b"\0"),
+            Some((kind, error)) => writer.write_all(format!("{kind}: {error}").as_bytes()),
         }
         .is_err()
         .into()
     };
     create_user_ns::fork_in_userns(enter, child).map_err(step("entering a user namespace"))?;
-    let mut words = String::new();
-    hear.read_to_string(&mut words).map_err(step("hearing of mounts"))?;
-    if words == "\0" { Ok(()) } else { Err(step("mounting in a user namespace")(io::Error::other(words))) }
+    let mut message = String::new();
+    reader.read_to_string(&mut message).map_err(step("reading the result of the mounts"))?;
+    if message == "\0" { Ok(()) } else { Err(step("mounting in a user namespace")(io::Error::other(message))) }
 }
 
 fn mounts(kind: &str) -> rustix::io::Result<()> {

@@ -44,7 +44,7 @@ fn say(socket: &OwnedFd, message: &ShimMessage) {
 }
 
 #[tokio::test]
-async fn an_older_release_of_the_same_protocol_keeps_serving() {
+async fn an_older_release_of_the_same_protocol_is_supported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {

@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_whole_however_they_arrive() {
+    fn lines_are_complete_for_every_split_of_the_input() {
         assert_eq!(entries(&[b"one\ntwo\n"], 100), ["stderr F one", "stderr F two"]);
         assert_eq!(entries(&[b"o", b"ne", b"\n\ntw", b"o"], 100), ["stderr F one", "stderr F ", "stderr P two"]);
         assert_eq!(entries(&[b""], 100), [""; 0]);
     }
 
     #[test]
-    fn a_long_line_is_split_and_its_parts_but_the_last_are_partial() {
+    fn a_long_line_is_split_and_all_parts_except_the_last_are_partial() {
         assert_eq!(entries(&[b"abcdefgh\n"], 3), ["stderr P abc", "stderr P def", "stderr F gh"]);
         assert_eq!(entries(&[b"abc", b"\n"], 3), ["stderr F abc"]);
         assert_eq!(entries(&[b"abc", b"d\n"], 3), ["stderr P abc", "stderr F d"]);
@@ -298,7 +298,7 @@ mod tests {
 
     /// Much output, in pieces of all sizes, with lines shorter and longer than allowed.
     #[test]
-    fn however_output_arrives_it_is_all_there_and_no_entry_is_too_long() {
+    fn every_split_of_the_output_is_logged_completely_in_short_entries() {
         let text: Vec<u8> = (0..300_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 17).to_le_bytes()[0]).collect();
         for (max, size) in [(1, 7), (10, 1), (100, 99_999), (256, 256), (16 << 10, 1 << 17), (100_000, 1000)] {
             let (mut log, mut lines) = (Vec::new(), Lines::new(Stream::Stdout, max));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_could_not_be_written_is_counted_as_lost() {
+    fn only_unwritten_bytes_are_counted_as_lost() {
         /// Accepts the first write only.
         struct Small(bool);
         impl Write for Small {
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_stated_once_where_the_log_goes_on() {
+    fn missing_output_is_logged_once_where_the_log_continues() {
         let mut disk = Disk { full: false, log: Vec::new() };
         let mut lines = Lines::new(Stream::Stdout, 4);
         lines.feed(&mut disk, b"one\nlong").unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_does_not_become_the_rest_of_a_line() {
+    fn missing_output_does_not_join_two_lines() {
         let mut disk = Disk { full: false, log: Vec::new() };
         let mut lines = Lines::new(Stream::Stdout, 4);
         lines.feed(&mut disk, b"long line").unwrap();
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_after_a_torn_one_begins_on_its_own_line() {
+    fn an_entry_after_a_truncated_one_begins_on_its_own_line() {
         let file = tempfile::tempfile().unwrap();
         let mut log = LogFile { torn: true, ..LogFile::new(Some(file.try_clone().unwrap())) };
         Lines::new(Stream::Stdout, 10).feed(&mut log, b"x\n").unwrap();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
+    fn unwritten_bytes_are_counted() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

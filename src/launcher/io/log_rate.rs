@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_free_and_what_follows_takes_its_time() {
+    fn output_after_a_burst_is_limited_to_the_rate() {
         let (mut rate, begin) = (LogRate::new(1000), Instant::now());
         assert_eq!(rate.count(begin, 4000), None);
         assert_eq!(rate.count(begin, 500), Some(Duration::from_millis(500)));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn output_at_the_rate_never_waits_and_none_does_without_one() {
+    fn output_at_the_rate_or_without_a_rate_does_not_wait() {
         let (mut rate, begin) = (LogRate::new(1 << 20), Instant::now());
         for second in 0..600 {
             assert_eq!(rate.count(begin + Duration::from_secs(second), 1 << 20), None);
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_worth_a_timer() {
+    fn a_pause_has_a_minimum_length() {
         let (mut rate, begin) = (LogRate::new(1 << 30), Instant::now());
         assert_eq!(rate.count(begin, 4 << 30), None);
         assert_eq!(rate.count(begin, 2), Some(PAUSE_MIN));

@@ -47,12 +47,12 @@ pub(super) fn prepare(config: &LaunchConfig, report: &OwnedFd) -> Result<(), Pat
 
 fn make_mount_sources(config: &LaunchConfig) -> Result<(), PathError> {
     config.mount_sources.iter().try_for_each(|path| {
-        let made = match std::fs::metadata(path) {
+        let created = match std::fs::metadata(path) {
             Ok(_) => Ok(()),
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
             Err(error) => Err(error),
         };
-        made.map_err(|source| PathError::MountSource { path: path.clone(), source })
+        created.map_err(|source| PathError::MountSource { path: path.clone(), source })
     })
 }
 
@@ -66,7 +66,7 @@ pub fn spawn_log_opener(log: &LogPath) -> io::Result<(Pid, OwnedFd)> {
         match open_log(&log.directory, &log.file).map_err(PathError::from) {
             Ok(file) => send(&theirs, &Report::Log, &[file.as_fd()]),
             Err(error) => {
-                send(&theirs, &Report::Refused { kind: error.kind(), words: truncate(error.to_string()) }, &[])
+                send(&theirs, &Report::Refused { kind: error.kind(), message: truncate(error.to_string()) }, &[])
             }
         }
         0

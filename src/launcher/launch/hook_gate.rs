@@ -155,20 +155,20 @@ enum GateError {
 /// Attaches the mounts in a child that is in the container's namespaces and root, as its first
 /// process will be. The child reports its failure itself.
 fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), GateError> {
-    let told = |done: Result<(), String>| match done {
+    let report_result = |done: Result<(), String>| match done {
         Ok(()) => 0,
-        Err(words) => {
-            gate.stages.report_gate_failure(&words);
+        Err(reason) => {
+            gate.stages.report_gate_failure(&reason);
             1
         }
     };
     let work = || {
         let entered = rustix::process::chdir(&gate.rootfs).and_then(|()| rustix::process::chroot("."));
         let entered = entered.map_err(|e| format!("entering the root: {e}"));
-        told(entered.and_then(|()| gate.stages.apply_mounts_early()))
+        report_result(entered.and_then(|()| gate.stages.apply_mounts_early()))
     };
     let child = sys::fork::fork(alone, || match inside.enter() {
-        Err(error) => told(Err(format!("entering the container's namespaces: {error}"))),
+        Err(error) => report_result(Err(format!("entering the container's namespaces: {error}"))),
         Ok(()) if inside.forks_in_target() => {
             let ended = sys::fork::fork(alone, work).and_then(|born| sys::child_wait::reap(born.as_raw()));
             ended.ok().and_then(|status| status.exit_status()).unwrap_or(1)

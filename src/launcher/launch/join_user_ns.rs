@@ -44,9 +44,9 @@ impl UserNsLaunch {
     /// Returns `None` for a container with the host's ids. Runs in the host's mount namespace.
     pub(crate) fn of(spec: &Spec) -> io::Result<Option<Self>> {
         let Some(ids) = idmap::of_container(spec) else { return Ok(None) };
-        let asked = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
+        let requested = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_ref());
         let open = |space: &LinuxNamespace| Ok((space.clone(), space.path().as_ref().map(File::open).transpose()?));
-        let spaces = asked.into_iter().flatten().map(open).collect::<io::Result<Vec<_>>>()?;
+        let spaces = requested.into_iter().flatten().map(open).collect::<io::Result<Vec<_>>>()?;
         let networked = spaces.iter().any(|(space, _)| space.typ() == LinuxNamespaceType::Network);
         let sys = if networked { None } else { Some(host_sys()?) };
         let user = spaces.iter().find(|(space, _)| space.typ() == LinuxNamespaceType::User);
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_directory_that_not_everybody_may_pass_is_found() {
+    fn the_first_directory_closed_to_other_users_is_found() {
         let top = tempfile::tempdir().unwrap();
         let set = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         let (a, b) = (top.path().join("a"), top.path().join("a/b"));

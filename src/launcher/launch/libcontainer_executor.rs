@@ -15,7 +15,7 @@ use sys::fork::SingleThread;
 
 use crate::io::console;
 use crate::io::console::Console;
-use crate::launch::report::{Report, WORDS_MAX, send, truncate};
+use crate::launch::report::{MESSAGE_MAX, Report, send, truncate};
 use crate::launch::shared_stage::SharedStage;
 use crate::process::execve::{drop_rights, execute, execute_first, join_keyring, load_filter};
 use crate::process::hook::{HookExec, State};
@@ -135,8 +135,8 @@ impl LaunchStages {
     }
 
     /// Reports to the shim why the launch fails.
-    pub(crate) fn report_failure(&self, words: &str) {
-        send(&self.report, &Report::Failed(truncate(words.to_owned())), &[]);
+    pub(crate) fn report_failure(&self, message: &str) {
+        send(&self.report, &Report::Failed(truncate(message.to_owned())), &[]);
     }
 
     /// Runs after libcontainer entered the root, before the container counts as created.
@@ -236,8 +236,8 @@ pub(crate) const NOT_RUN: i32 = 127;
 
 /// Reports to the shim why no program runs. One write that fits into an empty pipe: it does not
 /// block and is atomic.
-pub(crate) fn write_error(started: &OwnedFd, words: &str) {
-    rustix::io::write(started, &words.as_bytes()[..words.len().min(WORDS_MAX)]).ok();
+pub(crate) fn write_error(started: &OwnedFd, message: &str) {
+    rustix::io::write(started, &message.as_bytes()[..message.len().min(MESSAGE_MAX)]).ok();
 }
 
 /// The handle that libcontainer clones.
@@ -264,7 +264,7 @@ impl Executor for CrispExecutor {
             None => write_error(&stages.started, &stages.post_start()),
             Some(shared) => match shared.fork(stages, stages.slave.take()) {
                 Ok(()) => sys::fork::exit_now(0),
-                Err(words) => stages.report_failure(&words),
+                Err(message) => stages.report_failure(&message),
             },
         }
         sys::fork::exit_now(NOT_RUN)

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libcontainer_is_told_nothing_that_it_does_wrongly() {
+    fn libcontainer_gets_only_what_it_does_correctly() {
         let spec: Spec = serde_json::from_str(
             r#"{"ociVersion":"1.2.0","hostname":"pod","root":{"path":"rootfs","readonly":true},
             "process":{"cwd":"/app","args":["a"],"env":["A=b"],"user":{"uid":1000,"gid":1000,"additionalGids":[5]},

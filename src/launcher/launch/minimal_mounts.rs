@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_a_file_has_the_mounts_that_it_leads_through() {
+    fn mounts_on_the_path_to_a_file_are_found() {
         let mut found = BTreeSet::new();
         ancestor_mounts(Path::new("/proc/self/status"), &mut found).unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [PathBuf::from("/proc")]);

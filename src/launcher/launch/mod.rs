@@ -113,7 +113,7 @@ pub fn launch(
                 0
             }
             Err(error) => {
-                send(&report, &Report::Refused { kind: error.kind(), words: truncate(error.to_string()) }, &[]);
+                send(&report, &Report::Refused { kind: error.kind(), message: truncate(error.to_string()) }, &[]);
                 1
             }
         }

@@ -29,22 +29,22 @@ pub enum Report {
     HookGateFailed(String),
     Refused {
         kind: ShimErrorKind,
-        words: String,
+        message: String,
     },
 }
 
 /// The maximum length of a text in bytes, so that a message fits into a packet whatever a container
 /// adds to it.
-pub const WORDS_MAX: usize = 4096;
+pub const MESSAGE_MAX: usize = 4096;
 
 /// Shortens a text to its maximum length.
-pub fn truncate(mut words: String) -> String {
-    if words.len() > WORDS_MAX {
-        let end = (0..=WORDS_MAX).rev().find(|i| words.is_char_boundary(*i)).unwrap_or(0);
-        words.truncate(end);
-        words.push('…');
+pub fn truncate(mut text: String) -> String {
+    if text.len() > MESSAGE_MAX {
+        let end = (0..=MESSAGE_MAX).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
     }
-    words
+    text
 }
 
 /// Sends a report and ignores errors: the shim notices the exit of the process.
@@ -75,9 +75,9 @@ pub(crate) mod trace {
     #[derive(Debug)]
     pub(crate) struct ToShim(pub(crate) OwnedFd);
 
-    struct Words(String);
+    struct Text(String);
 
-    impl Visit for Words {
+    impl Visit for Text {
         fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
             let space = if self.0.is_empty() { "" } else { " " };
             let written = match field.name() {
@@ -98,9 +98,9 @@ pub(crate) mod trace {
         fn record(&self, _: &Id, _: &Record<'_>) {}
         fn record_follows_from(&self, _: &Id, _: &Id) {}
         fn event(&self, event: &Event<'_>) {
-            let mut words = Words(String::new());
-            event.record(&mut words);
-            send(&self.0, &Report::Trace(truncate(words.0)), &[]);
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            send(&self.0, &Report::Trace(truncate(text.0)), &[]);
         }
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}

@@ -102,8 +102,8 @@ fn is_proc_of(mount: &OwnedFd, namespace: &File) -> io::Result<()> {
         return Err(other());
     }
     let first = openat(mount, "1/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let (shown, asked) = (fstat(&first)?, fstat(namespace)?);
-    if (shown.st_dev, shown.st_ino) == (asked.st_dev, asked.st_ino) { Ok(()) } else { Err(other()) }
+    let (shown, requested) = (fstat(&first)?, fstat(namespace)?);
+    if (shown.st_dev, shown.st_ino) == (requested.st_dev, requested.st_ino) { Ok(()) } else { Err(other()) }
 }
 
 /// Returns the process that a path such as `/proc/7/ns/pid` names.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_namespace_is_kept_from_libcontainer_and_one_of_its_own_is_not() {
+    fn a_shared_pid_namespace_is_removed_from_libcontainers_configuration() {
         let mut shared = joining("/proc/7/fd/9");
         assert_eq!(take_path(&mut shared), Some("/proc/7/fd/9".into()));
         assert_eq!(kinds(&shared), [LinuxNamespaceType::Mount]);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn only_the_proc_of_the_namespace_is_taken_for_it() {
+    fn only_the_proc_file_system_of_the_namespace_is_accepted() {
         use std::process::{Child, Command};
         struct Namespace(Child, tempfile::TempDir);
         impl Drop for Namespace {

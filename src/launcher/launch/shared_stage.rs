@@ -66,8 +66,8 @@ impl SharedStage {
                 let token = stages.filter().token;
                 sys::sibling::fork_sibling(self.alone, token, &pid, child).map_err(step("forking in the container"))
             });
-        if let Err(words) = forked {
-            write_error(started, &words);
+        if let Err(message) = forked {
+            write_error(started, &message);
             sys::fork::exit_now(NOT_RUN)
         }
         Ok(())
@@ -83,13 +83,13 @@ impl SharedStage {
             Ok(()) => sys::sibling::wait_for_byte(self.go.as_fd(), token),
             Err(error) => Err(error),
         };
-        let words = match go {
+        let message = match go {
             Ok(true) => stages.run_program(),
             // The shim has exited.
             Ok(false) => return NOT_RUN,
             Err(error) => format!("waiting for the start: {error}"),
         };
-        write_error(stages.started(), &words);
+        write_error(stages.started(), &message);
         NOT_RUN
     }
 }

@@ -32,37 +32,37 @@ impl CreatedNamespaces {
 
 /// Creates a user namespace with the ids `ids`, and in it a namespace of each of `kinds`.
 pub fn create(ids: &UserNs, kinds: CloneFlags) -> io::Result<CreatedNamespaces> {
-    let (hear, tell) = io::pipe()?;
+    let (reader, writer) = io::pipe()?;
     let (wait, go_on) = io::pipe()?;
     let maker = sys::fork::fork(SingleThread::check()?, move || {
-        let kept = sys::fork::close_all_but(&[tell.as_fd(), wait.as_fd()]);
-        match kept.and_then(|()| create_in_child(kinds, &tell, &wait)) {
+        let closed = sys::fork::close_all_but(&[writer.as_fd(), wait.as_fd()]);
+        match closed.and_then(|()| create_in_child(kinds, &writer, &wait)) {
             Ok(()) => 0,
             Err(error) => {
-                (&tell).write_all(error.to_string().as_bytes()).ok();
+                (&writer).write_all(error.to_string().as_bytes()).ok();
                 1
             }
         }
     })?;
-    let made = take(maker, ids, kinds, hear, &go_on);
+    let created = take(maker, ids, kinds, reader, &go_on);
     drop(go_on);
     reap(maker)?;
-    made
+    created
 }
 
 /// The message of the child when its part is done; any other message is its error.
 const DONE: &[u8] = b"\0";
 
 /// In the child: creates the namespaces, and waits until the parent has opened them.
-fn create_in_child(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
+fn create_in_child(kinds: CloneFlags, mut writer: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
-    tell.write_all(DONE)?;
+    writer.write_all(DONE)?;
     wait.read_exact(&mut [0])?;
     if !kinds.is_empty() {
         become_root()?;
         unshare(kinds)?;
     }
-    tell.write_all(DONE)?;
+    writer.write_all(DONE)?;
     wait.read_to_end(&mut Vec::new()).map(drop)
 }
 
@@ -71,26 +71,26 @@ fn take(
     maker: Pid,
     ids: &UserNs,
     kinds: CloneFlags,
-    mut hear: PipeReader,
+    mut reader: PipeReader,
     mut go_on: &PipeWriter,
 ) -> io::Result<CreatedNamespaces> {
     let open = |name: &str| File::open(format!("/proc/{maker}/ns/{name}"));
-    done(&mut hear)?;
+    done(&mut reader)?;
     std::fs::write(format!("/proc/{maker}/uid_map"), id_map_text(&ids.uids))?;
     std::fs::write(format!("/proc/{maker}/gid_map"), id_map_text(&ids.gids))?;
     go_on.write_all(DONE)?;
-    done(&mut hear)?;
+    done(&mut reader)?;
     let others = KINDS.into_iter().filter(|(kind, _)| kinds.contains(*kind));
     let others = others.map(|(kind, name)| Ok((kind, open(name)?))).collect::<io::Result<_>>()?;
     Ok(CreatedNamespaces { user: open("user")?.into(), others })
 }
 
-fn done(hear: &mut PipeReader) -> io::Result<()> {
-    let mut words = [0; 256];
-    match hear.read(&mut words)? {
-        n if &words[..n] == DONE => Ok(()),
+fn done(reader: &mut PipeReader) -> io::Result<()> {
+    let mut message = [0; 256];
+    match reader.read(&mut message)? {
+        n if &message[..n] == DONE => Ok(()),
         0 => Err(io::Error::other("the process that creates it exited without a message")),
-        n => Err(io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned())),
+        n => Err(io::Error::other(String::from_utf8_lossy(&message[..n]).into_owned())),
     }
 }
 
@@ -115,25 +115,25 @@ pub fn become_root() -> io::Result<()> {
 /// An intermediate process enters the namespaces by `enter`, forks and exits. Its child is
 /// reparented to the shim, which is a subreaper.
 pub fn fork_in_userns(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce() -> i32) -> io::Result<Pid> {
-    let (mut hear, mut tell) = io::pipe()?;
+    let (mut reader, mut writer) = io::pipe()?;
     // Both before entering: the intermediate process may have no access to /proc then.
     let (proof, proof_there) = (SingleThread::check()?, SingleThread::check()?);
     let between = sys::fork::fork(proof, move || {
-        let told = match enter().and_then(|()| sys::fork::fork(proof_there, child)) {
-            Ok(pid) => tell.write_all(format!("{pid}").as_bytes()),
-            Err(error) => tell.write_all(error.to_string().as_bytes()),
+        let written = match enter().and_then(|()| sys::fork::fork(proof_there, child)) {
+            Ok(pid) => writer.write_all(format!("{pid}").as_bytes()),
+            Err(error) => writer.write_all(error.to_string().as_bytes()),
         };
-        i32::from(told.is_err())
+        i32::from(written.is_err())
     })?;
-    let mut words = [0; 256];
+    let mut message = [0; 256];
     // One write, read whole. The new process may have the pipe open too, so its end is not waited
     // for.
-    let heard = hear.read(&mut words);
+    let received = reader.read(&mut message);
     reap(between)?;
-    let words = String::from_utf8_lossy(&words[..heard?]).into_owned();
-    match words.parse() {
+    let message = String::from_utf8_lossy(&message[..received?]).into_owned();
+    match message.parse() {
         Ok(pid) => Ok(Pid::from_raw(pid)),
-        Err(_) if words.is_empty() => Err(io::Error::other("the intermediate process exited without a message")),
-        Err(_) => Err(io::Error::other(words)),
+        Err(_) if message.is_empty() => Err(io::Error::other("the intermediate process exited without a message")),
+        Err(_) => Err(io::Error::other(message)),
     }
 }

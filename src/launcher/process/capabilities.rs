@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_the_kernels_bits_and_are_found_again() {
+    fn capability_names_have_the_kernels_bits() {
         let admin: Capabilities = [Capability::SysAdmin].into();
         assert_eq!(bits(&admin), CapabilitySet::SYS_ADMIN);
         assert_eq!(bits(&[Capability::CheckpointRestore].into()).bits(), 1 << 40);

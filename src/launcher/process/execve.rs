@@ -182,9 +182,9 @@ fn finite(limit: Rlimit) -> Rlimit {
     Rlimit { current: open(limit.current), maximum: open(limit.maximum) }
 }
 
-fn clamp(asked: u64, hard: Option<u64>) -> u64 {
+fn clamp(requested: u64, hard: Option<u64>) -> u64 {
     let may_raise = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_RESOURCE));
-    if may_raise { asked } else { asked.min(hard.unwrap_or(u64::MAX)) }
+    if may_raise { requested } else { requested.min(hard.unwrap_or(u64::MAX)) }
 }
 
 /// Returns a warning for each limit that this host does not allow.

@@ -88,8 +88,8 @@ fn run(alone: SingleThread, hook: &Hook, state: &State<'_>, place: &impl HookExe
     let failed = |error: io::Error| format!("could not be started: {error}");
     let input = stdin(state).map_err(failed)?;
     let (output, theirs) = io::pipe().map_err(failed)?;
-    let asked = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
-    let time = asked.unwrap_or(USUAL);
+    let requested = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    let time = requested.unwrap_or(USUAL);
     let theirs = OwnedFd::from(theirs);
     let child = sys::fork::fork(alone, || {
         let why = match begin(&input, &theirs, place) {

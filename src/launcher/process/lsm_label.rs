@@ -63,10 +63,10 @@ pub(crate) fn on_exec(process: &Process, proc: &ProcFs) -> Result<(), LabelError
     if let Some(profile) = process.apparmor_profile().as_ref().filter(|name| !name.is_empty()) {
         let failed = |source| LabelError::Apparmor { profile: profile.clone(), source };
         // With other modules, AppArmor has a directory of its own; older kernels have none.
-        let words = format!("exec {profile}");
-        match set(proc, "attr/apparmor/exec", &words) {
+        let command = format!("exec {profile}");
+        match set(proc, "attr/apparmor/exec", &command) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound && !own_directory(proc) => {
-                set(proc, "attr/exec", &words)
+                set(proc, "attr/exec", &command)
             }
             other => other,
         }
@@ -125,9 +125,9 @@ fn own_directory(proc: &ProcFs) -> bool {
     proc.open("attr/apparmor", OFlags::PATH).is_ok()
 }
 
-fn set(proc: &ProcFs, file: &str, words: &str) -> io::Result<()> {
+fn set(proc: &ProcFs, file: &str, command: &str) -> io::Result<()> {
     let file = proc.open(file, OFlags::WRONLY)?;
-    File::from(file).write_all(words.as_bytes())
+    File::from(file).write_all(command.as_bytes())
 }
 
 /// Opens a file of this thread in the proc file system at `proc`.
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_this_threads_own_in_the_kernels_proc() {
+    fn the_file_of_this_thread_in_a_real_proc_is_opened() {
         let mut name = String::new();
         let file = open_below(Path::new("/proc"), "comm", OFlags::RDONLY).unwrap();
         File::from(file).read_to_string(&mut name).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_proc_is_refused() {
+    fn a_directory_that_is_not_proc_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("thread-self/attr")).unwrap();
         std::fs::write(dir.path().join("thread-self/attr/exec"), "").unwrap();
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_mount_or_a_magic_link_on_the_way_is_refused() {
+    fn a_mount_or_a_magic_link_on_the_path_is_refused() {
         // In a thread with a mount namespace of its own, which is removed with its mounts.
         std::thread::spawn(|| {
             nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -212,13 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_one_option_though_it_has_commas() {
+    fn a_label_with_commas_is_one_option() {
         assert_eq!(mount_data(None), "");
         assert_eq!(mount_data(Some("u:o:f:s0:c1,c2")), ",context=\"u:o:f:s0:c1,c2\"");
     }
 
     #[test]
-    fn only_message_queues_are_labelled_as_such() {
+    fn only_a_message_queue_file_system_is_labelled() {
         let dir = tempfile::tempdir().unwrap();
         on_queues(dir.path(), "u:o:f:s0").unwrap();
         on_queues(&dir.path().join("none"), "u:o:f:s0").unwrap();

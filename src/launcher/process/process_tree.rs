@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_full_of_brackets_does_not_confuse() {
+    fn a_process_name_with_brackets_is_parsed() {
         let ProcStat { pid, parent, session, alive, exiting } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1 4194304").unwrap();
         assert_eq!((pid, parent, session, alive, exiting), (7, 3, 5, true, false));
         assert!(!parse(7, "7 (a) Z 3 4 5 0 -1 4194304").unwrap().alive);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_in_its_own_family() {
+    fn descendants_include_the_process_itself() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(!is_ending(own) && is_ending(i32::MAX));
         assert!(descendants(own, &[own, 1]).contains(&own));

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_lets_all_calls_pass_is_loaded_as_it_is() {
+    fn a_filter_that_allows_all_calls_is_loaded_unchanged() {
         let program = bytes(&[(RETURN, 0, 0, ALLOW)]);
         let filter = SeccompFilter::prepare(Some(&program), &CALLS).unwrap();
         assert_eq!((filter.program.unwrap().len(), filter.token), (1, CallToken(0)));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_refuses_calls_lets_them_pass_with_the_token_alone() {
+    fn a_filter_that_refuses_calls_allows_them_with_the_token_only() {
         // Allows one call, and refuses all others.
         let allowed = number(ConfinedCall::Read);
         let program =
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_passes_nothing() {
+    fn an_invalid_filter_allows_nothing() {
         let nonsense = [Instruction { code: 0xffff, jt: 0, jf: 0, k: 0 }];
         assert!(!passes(&nonsense, ConfinedCall::Read));
         let endless = [Instruction { code: 0x05, jt: 0, jf: 0, k: 9 }];

@@ -315,11 +315,11 @@ fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
 
 /// In the new process: executes the program, or reports why not.
 fn run(call: ExecCall<'_>, process: &Process, filter: &SeccompFilter, started: &OwnedFd) -> i32 {
-    let words = match settle(call.mode, filter) {
+    let message = match settle(call.mode, filter) {
         Ok(()) => execute_first(process, &call.request.args).to_string(),
         Err(error) => error.to_string(),
     };
-    write_error(started, &words);
+    write_error(started, &message);
     NOT_RUN
 }
 

@@ -70,8 +70,8 @@ impl IdMaps {
         let place = match self.0.iter().position(|(ids, _)| *ids == wanted) {
             Some(place) => place,
             None => {
-                let made = create_user_ns::create(&wanted, CloneFlags::empty())?.user;
-                self.0.push((wanted, made));
+                let created = create_user_ns::create(&wanted, CloneFlags::empty())?.user;
+                self.0.push((wanted, created));
                 self.0.len() - 1
             }
         };

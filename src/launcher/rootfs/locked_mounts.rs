@@ -73,10 +73,10 @@ fn send_copies(count: usize, user: BorrowedFd<'_>, place: &Path, to: &OwnedFd) -
 }
 
 fn receive(from: &OwnedFd) -> io::Result<OwnedFd> {
-    let mut words = [0; 256];
-    match sys::seqpacket::receive(from, &mut words)? {
+    let mut message = [0; 256];
+    match sys::seqpacket::receive(from, &mut message)? {
         Some((n, mut fds)) => {
-            fds.pop().ok_or_else(|| io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned()))
+            fds.pop().ok_or_else(|| io::Error::other(String::from_utf8_lossy(&message[..n]).into_owned()))
         }
         None => Err(io::Error::other("the process that locks them exited without a message")),
     }

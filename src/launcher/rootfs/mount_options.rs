@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn options_become_attributes_of_the_right_reach() {
+    fn options_become_recursive_or_plain_attributes() {
         let options = read(&["rbind", "ro", "nosuid", "rslave"], false).unwrap();
         assert_eq!(options.top, Attributes { set: RDONLY | NOSUID, ..Attributes::default() });
         assert_eq!(options.tree, Attributes { propagation: SLAVE, ..Attributes::default() });
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_taken_from_the_mount_or_from_the_tree() {
+    fn restricting_options_apply_to_the_mount_or_the_tree() {
         let options = read(&["rbind", "noexec", "rnodev", "rnosuid", "rnodiratime"], false).unwrap();
         assert_eq!(options.top, Attributes { set: NOEXEC, ..Attributes::default() });
         assert_eq!(options.tree, Attributes { set: NODEV | NOSUID | NODIRATIME, ..Attributes::default() });
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_refused_unless_a_file_system_may_know_it() {
+    fn an_unknown_option_is_refused_except_for_file_systems() {
         assert_eq!(read(&["mode=755"], false), Err(UnknownOption("mode=755".into())));
         assert_eq!(read(&["mode=755"], true).unwrap().data, [("mode".to_owned(), Some("755".to_owned()))]);
     }

@@ -61,8 +61,8 @@ impl PropagationGuard {
         let Some(point) = self.shared_at(id)? else { return Ok(()) };
         let mount = open_in_root(&point)?;
         if mount_id(&mount)? != id {
-            let words = format!("mounts at {} propagate to the host, and another mount covers it", point.display());
-            return Err(io::Error::other(words));
+            let message = format!("mounts at {} propagate to the host, and another mount covers it", point.display());
+            return Err(io::Error::other(message));
         }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let group = open_tree(&mount, "", flags)?;
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_mount_is_found_by_its_number_wherever_it_is() {
+    fn a_shared_mount_is_found_by_its_mount_id() {
         let line = r"36 35 98:0 / /a\040b\134c rw,noatime master:1 shared:7 - ext3 /dev/root rw";
         assert_eq!(shared(line, 36), Some(PathBuf::from(r"/a b\c")));
         assert_eq!(shared(line, 35), None);

@@ -75,13 +75,13 @@ fn make(path: &Path, directory: bool, links: usize) -> io::Result<OwnedFd> {
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
     let above = make(parent, true, links)?;
-    let made = if directory {
+    let created = if directory {
         rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))
     } else {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         rustix::fs::openat(&above, name, flags, Mode::from_raw_mode(0o644)).map(drop)
     };
-    match made {
+    match created {
         Ok(()) => open_in_root(path),
         Err(rustix::io::Errno::EXIST) if links > 0 => {
             let target = rustix::fs::readlinkat(&above, name, Vec::new())?;

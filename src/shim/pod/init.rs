@@ -21,11 +21,11 @@ use shim_protocol::Sandbox;
 pub(crate) struct InitNamespaces(Vec<(CloneFlags, File)>);
 
 impl InitNamespaces {
-    pub(crate) fn open(held: &Sandbox) -> io::Result<Self> {
+    pub(crate) fn open(sandbox: &Sandbox) -> io::Result<Self> {
         let kinds = [
-            (&held.network, CloneFlags::CLONE_NEWNET),
-            (&held.ipc, CloneFlags::CLONE_NEWIPC),
-            (&held.uts, CloneFlags::CLONE_NEWUTS),
+            (&sandbox.network, CloneFlags::CLONE_NEWNET),
+            (&sandbox.ipc, CloneFlags::CLONE_NEWIPC),
+            (&sandbox.uts, CloneFlags::CLONE_NEWUTS),
         ];
         let all = kinds.into_iter().filter_map(|(path, kind)| path.as_ref().map(|path| (kind, path)));
         Ok(Self(all.map(|(kind, path)| Ok((kind, File::open(path)?))).collect::<io::Result<_>>()?))
@@ -39,17 +39,17 @@ pub(crate) fn start(
     spaces: InitNamespaces,
     birth: impl FnOnce(Box<dyn FnOnce() -> i32>) -> io::Result<Pid>,
 ) -> io::Result<(Pid, OwnedFd)> {
-    let (mut confined, tell) = io::pipe()?;
+    let (mut confined, writer) = io::pipe()?;
     let (begin, mut go) = io::pipe()?;
     let pid = birth(Box::new(move || {
-        let mut keep = vec![tell.as_fd(), begin.as_fd()];
+        let mut keep = vec![writer.as_fd(), begin.as_fd()];
         keep.extend(spaces.0.iter().map(|(_, space)| space.as_fd()));
-        let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(&begin, &tell, &spaces));
+        let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(&begin, &writer, &spaces));
         if let Err(error) = ready {
-            rustix::io::write(&tell, error.to_string().as_bytes()).ok();
+            rustix::io::write(&writer, error.to_string().as_bytes()).ok();
             return 1;
         }
-        drop((tell, begin, spaces));
+        drop((writer, begin, spaces));
         reap()
     }))?;
     // An intermediate parent has exited by now.
@@ -78,7 +78,7 @@ pub(crate) fn start(
 /// Sends a message when the proc file system is the root of its mount namespace.
 const MOUNTED: &[u8] = b"\0";
 
-fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
+fn confine(mut begin: &PipeReader, mut writer: &PipeWriter, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
     begin.read_exact(&mut [0])?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // Exits if the shim died just before this.
@@ -100,7 +100,7 @@ fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces)
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", flags, None)?;
     enter_root("/proc")?;
-    tell.write_all(MOUNTED)?;
+    writer.write_all(MOUNTED)?;
     begin.read_exact(&mut [0])?;
     // The shim holds that namespace. This process gets one without mounts; any directory can be its
     // root.

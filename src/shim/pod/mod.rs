@@ -42,33 +42,33 @@ pub(crate) struct Pod {
 /// Creates the namespaces by entering new ones and returning. A user namespace, if the pod has one,
 /// is created first and owns the others; the shim never enters it.
 pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
-    let mut held = Sandbox::default();
-    let mut kept = Vec::new();
+    let mut sandbox = Sandbox::default();
+    let mut namespaces = Vec::new();
     let mut flags = CloneFlags::empty();
     flags.set(CloneFlags::CLONE_NEWNET, request.namespaces.network);
     flags.set(CloneFlags::CLONE_NEWIPC, request.namespaces.ipc);
     flags.set(CloneFlags::CLONE_NEWUTS, request.namespaces.uts);
     let saved = SavedNamespaces::save(flags).map_err(step("opening the host's namespaces"))?;
-    let made = enter_new(request, flags).and_then(|user| {
-        held.user = user.map(|user| named(user, &mut kept));
-        populate(request, &mut held, &mut kept)
+    let created = enter_new(request, flags).and_then(|user| {
+        sandbox.user = user.map(|user| named(user, &mut namespaces));
+        populate(request, &mut sandbox, &mut namespaces)
     });
     saved.restore();
-    made?;
+    created?;
     if request.namespaces.ipc {
-        held.shm = Some(shared_memory(request)?);
+        sandbox.shm = Some(shared_memory(request)?);
     }
     let (init, proc) = if request.namespaces.pid {
-        start_init(&held).map(|(init, proc)| (Some(init), Some(proc)))?
+        start_init(&sandbox).map(|(init, proc)| (Some(init), Some(proc)))?
     } else {
         (None, None)
     };
     if let Some(pid) = init {
         // By descriptor, since another process may get the pid.
         let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
-        held.pid = Some(named(ns.into(), &mut kept));
+        sandbox.pid = Some(named(ns.into(), &mut namespaces));
     }
-    Ok(Pod { sandbox: held, init, proc, _namespaces: kept })
+    Ok(Pod { sandbox, init, proc, _namespaces: namespaces })
 }
 
 /// Enters new namespaces of these kinds. Returns the user namespace that owns them, if the pod has
@@ -78,26 +78,30 @@ fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<Owned
         nix::sched::unshare(kinds).map_err(step("creating the namespaces"))?;
         return Ok(None);
     };
-    let made = create_user_ns::create(ids, kinds).map_err(step("creating the user namespace and those it owns"))?;
-    made.enter_others().map_err(step("entering the namespaces"))?;
-    Ok(Some(made.user))
+    let created = create_user_ns::create(ids, kinds).map_err(step("creating the user namespace and those it owns"))?;
+    created.enter_others().map_err(step("entering the namespaces"))?;
+    Ok(Some(created.user))
 }
 
 /// Sets up the new namespaces, from inside.
-fn populate(request: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), SandboxError> {
+fn populate(
+    request: &SandboxRequest,
+    sandbox: &mut Sandbox,
+    namespaces: &mut Vec<OwnedFd>,
+) -> Result<(), SandboxError> {
     if request.namespaces.uts {
         nix::unistd::sethostname(&request.hostname).map_err(step("setting the host name"))?;
-        held.uts = Some(keep("uts", kept).map_err(step("keeping the UTS namespace"))?);
+        sandbox.uts = Some(keep("uts", namespaces).map_err(step("keeping the UTS namespace"))?);
     }
     if request.namespaces.ipc {
-        held.ipc = Some(keep("ipc", kept).map_err(step("keeping the IPC namespace"))?);
+        sandbox.ipc = Some(keep("ipc", namespaces).map_err(step("keeping the IPC namespace"))?);
     }
     if request.namespaces.network {
         sys::netns::loopback_up().map_err(step("bringing up the loopback interface"))?;
         let pin = request.dir.join("netns");
         std::fs::File::create(&pin).map_err(step("creating the mount point of the network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &pin).map_err(step("pinning the network namespace"))?;
-        held.network = Some(pin);
+        sandbox.network = Some(pin);
     }
     for (name, value) in &request.sysctls {
         set_sysctl(name, value, request.user.as_ref()).map_err(|source| SandboxError::Sysctl {
@@ -133,13 +137,13 @@ fn open_ns(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Keeps the current namespace alive by a descriptor, and returns its path for other processes.
-fn keep(name: &str, kept: &mut Vec<OwnedFd>) -> io::Result<PathBuf> {
-    Ok(named(open_ns(name)?, kept))
+fn keep(name: &str, namespaces: &mut Vec<OwnedFd>) -> io::Result<PathBuf> {
+    Ok(named(open_ns(name)?, namespaces))
 }
 
-fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
+fn named(fd: OwnedFd, namespaces: &mut Vec<OwnedFd>) -> PathBuf {
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
-    kept.push(fd);
+    namespaces.push(fd);
     path
 }
 
@@ -158,9 +162,9 @@ fn shared_memory(request: &SandboxRequest) -> Result<PathBuf, SandboxError> {
 
 /// Starts the init process: the first child in a new PID namespace. Later children are in the
 /// host's again.
-fn start_init(held: &Sandbox) -> Result<(Pid, OwnedFd), SandboxError> {
-    let spaces = InitNamespaces::open(held).map_err(step("opening the pod's namespaces"))?;
-    let started = match &held.user {
+fn start_init(sandbox: &Sandbox) -> Result<(Pid, OwnedFd), SandboxError> {
+    let spaces = InitNamespaces::open(sandbox).map_err(step("opening the pod's namespaces"))?;
+    let started = match &sandbox.user {
         None => init::start(spaces, fork_in_new_pid_ns),
         Some(user) => {
             let user = std::fs::File::open(user).map_err(step("opening the user namespace"))?;

@@ -24,8 +24,8 @@ impl Shim {
         };
         let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the request"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {
-            let words = format!("{ATTACHED_MAX} are attached to container {id} already");
-            return Err(shim_error(ShimErrorKind::Refused, words));
+            let message = format!("{ATTACHED_MAX} are attached to container {id} already");
+            return Err(shim_error(ShimErrorKind::Refused, message));
         }
         self.next_attached += 1;
         let number = self.next_attached;

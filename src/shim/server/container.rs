@@ -41,7 +41,7 @@ pub(crate) struct Container {
 pub(crate) struct DroppedOutput {
     pub(crate) bytes: u64,
     pub(crate) error: String,
-    pub(crate) told: Option<Instant>,
+    pub(crate) reported: Option<Instant>,
 }
 
 /// The state of a container, with what the shim needs until the program runs.

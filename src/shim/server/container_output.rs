@@ -14,7 +14,7 @@ use launcher::io::stdio::Flow;
 use launcher::launch::report::truncate;
 
 /// The minimum time between two reports of a container's lost output.
-const TELL_LOST_EVERY: Duration = Duration::from_secs(10);
+const LOST_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Shim {
     /// Copies available output to the log.
@@ -61,7 +61,7 @@ impl Shim {
             container.lost.bytes += bytes;
             container.lost.error = truncate(error.to_string());
         }
-        let quiet = container.lost.told.is_none_or(|told| told.elapsed() >= TELL_LOST_EVERY);
+        let quiet = container.lost.reported.is_none_or(|reported| reported.elapsed() >= LOST_REPORT_INTERVAL);
         if container.lost.bytes > 0 && quiet {
             self.report_dropped(id);
         }
@@ -72,7 +72,7 @@ impl Shim {
         if container.lost.bytes > 0 {
             let bytes = std::mem::take(&mut container.lost.bytes);
             let error = container.lost.error.clone();
-            container.lost.told = Some(Instant::now());
+            container.lost.reported = Some(Instant::now());
             self.broadcast(Event::LogLost { container: id.clone(), bytes, error });
         }
     }

@@ -13,7 +13,7 @@ use crate::server::container::{Caller, Container, Launching, Stage, State, Unsta
 use crate::server::poller::Source;
 use crate::server::requests::{ended_meanwhile, to_pid};
 use crate::server::{ExecKey, Shim, shim_error};
-use launcher::launch::report::{Report, WORDS_MAX, receive, truncate};
+use launcher::launch::report::{MESSAGE_MAX, Report, receive, truncate};
 
 use super::reaper::START_FAILED;
 
@@ -26,8 +26,8 @@ impl Shim {
                 return;
             };
             match receive(&launching.report, &mut self.buffer) {
-                Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
-                Ok(Some((Report::Warning(words), _))) => launching.warnings.push(words),
+                Ok(Some((Report::Trace(message), _))) => launching.trace.push(message),
+                Ok(Some((Report::Warning(message), _))) => launching.warnings.push(message),
                 Ok(Some((Report::Console, mut fds))) => {
                     let max = usize::try_from(container.launch.log_line_max).unwrap_or(usize::MAX);
                     if let (Some(slave), Some(master)) = (fds.pop(), fds.pop())
@@ -36,15 +36,15 @@ impl Shim {
                         launching.failure = Some((ShimErrorKind::Refused, format!("taking the terminal: {error}")));
                     }
                 }
-                Ok(Some((Report::Failed(words), _))) => {
-                    launching.failure.get_or_insert((ShimErrorKind::Refused, words));
+                Ok(Some((Report::Failed(message), _))) => {
+                    launching.failure.get_or_insert((ShimErrorKind::Refused, message));
                 }
                 Ok(Some((Report::HookGateFailed(reason), _))) => {
                     launching.failure.get_or_insert((ShimErrorKind::Refused, reason));
                     launching.hook_gate_failed = true;
                 }
-                Ok(Some((Report::Refused { kind, words }, _))) => {
-                    launching.failure.get_or_insert((kind, words));
+                Ok(Some((Report::Refused { kind, message }, _))) => {
+                    launching.failure.get_or_insert((kind, message));
                 }
                 Ok(Some((Report::Log, mut files))) => {
                     if let Some(file) = files.pop() {
@@ -125,10 +125,10 @@ impl Shim {
     }
 
     /// Makes a container exited whose program could not be started.
-    pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
-        let trouble = Some(AbnormalExit::Start(words.clone()));
+    pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, message: String) {
+        let trouble = Some(AbnormalExit::Start(message.clone()));
         self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, abnormal: trouble });
-        self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
+        self.reply(caller, Err(shim_error(ShimErrorKind::Program, message)));
     }
 
     pub(crate) fn on_exec_pipe(&mut self, key: ExecKey) {
@@ -154,35 +154,35 @@ impl Shim {
     }
 
     /// Returns the error of a failed exec: the container has exited, or `words`.
-    fn exec_refused(&self, id: &ContainerId, words: String) -> ShimError {
+    fn exec_refused(&self, id: &ContainerId, message: String) -> ShimError {
         let init = self.containers.get(id).and_then(Container::pid).and_then(to_pid);
         let ended = match init {
             Some(init) => ended_meanwhile(id, init),
             None => Some(shim_error(ShimErrorKind::State, format!("container {id} is not running"))),
         };
-        ended.unwrap_or_else(|| shim_error(ShimErrorKind::Program, words))
+        ended.unwrap_or_else(|| shim_error(ShimErrorKind::Program, message))
     }
 }
 
 /// Returns the reason of a failed launch: the message of crisp's stage, and those events of
 /// libcontainer that add to it. libcontainer logs each error once per level, with the message of
 /// the stage inside its own.
-fn launch_failure(told: Option<String>, trace: Vec<String>) -> String {
-    let message = told.unwrap_or_else(|| "the launcher exited without a message".to_owned());
+fn launch_failure(reason: Option<String>, trace: Vec<String>) -> String {
+    let reason = reason.unwrap_or_else(|| "the launcher exited without a message".to_owned());
     let mut new: Vec<String> = Vec::new();
-    for words in trace {
-        let repeats = |known: &String| words.contains(known.as_str()) || known.contains(words.as_str());
-        if !repeats(&message) && !new.iter().any(repeats) {
-            new.push(words);
+    for event in trace {
+        let repeats = |known: &String| event.contains(known.as_str()) || known.contains(event.as_str());
+        if !repeats(&reason) && !new.iter().any(repeats) {
+            new.push(event);
         }
     }
-    if new.is_empty() { message } else { format!("{message} ({})", new.join("; ")) }
+    if new.is_empty() { reason } else { format!("{reason} ({})", new.join("; ")) }
 }
 
 /// Returns the reason why a program does not run; `None` if it does. Does not block: the reason is
 /// written at once, before the pipe closes.
 fn start_failure(started: &OwnedFd) -> Option<String> {
-    let mut reason = [0; WORDS_MAX];
+    let mut reason = [0; MESSAGE_MAX];
     let n = rustix::io::read(started, &mut reason).unwrap_or(0);
     (n > 0).then(|| String::from_utf8_lossy(&reason[..n]).into_owned())
 }
@@ -193,15 +193,15 @@ mod tests {
 
     #[test]
     fn a_failed_launch_gives_each_reason_once() {
-        let failure = |told: Option<&str>, trace: &[&str]| {
-            launch_failure(told.map(str::to_owned), trace.iter().map(|words| (*words).to_owned()).collect())
+        let failure = |reason: Option<&str>, trace: &[&str]| {
+            launch_failure(reason.map(str::to_owned), trace.iter().map(|event| (*event).to_owned()).collect())
         };
-        let told = "mount at /dev: invalid argument";
+        let reason = "mount at /dev: invalid argument";
         let repeated = ["failed to validate err=mount at /dev: invalid argument", "mount at /dev: invalid argument"];
-        assert_eq!(failure(Some(told), &repeated), told);
+        assert_eq!(failure(Some(reason), &repeated), reason);
         assert_eq!(
-            failure(Some(told), &["invalid argument", "no memory", "failed: no memory"]),
-            format!("{told} (no memory)")
+            failure(Some(reason), &["invalid argument", "no memory", "failed: no memory"]),
+            format!("{reason} (no memory)")
         );
         assert_eq!(failure(None, &["no memory"]), "the launcher exited without a message (no memory)");
     }

@@ -45,8 +45,8 @@ impl Shim {
     fn begin_reopen(&mut self, caller: Caller, id: &ContainerId, log: &LogPath) -> Result<(), ShimError> {
         let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         if container.reopening.is_some() {
-            let words = format!("the log of container {id} is being opened already");
-            return Err(shim_error(ShimErrorKind::State, words));
+            let message = format!("the log of container {id} is being opened already");
+            return Err(shim_error(ShimErrorKind::State, message));
         }
         let (opener, socket) = spawn_log_opener(log).map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
         self.poller.watch(&socket, Source::LogOpened(id.clone()));
@@ -70,7 +70,7 @@ impl Shim {
                 }
                 None => Err(shim_error(ShimErrorKind::Internal, "the opened log did not arrive")),
             },
-            Ok(Some((Report::Refused { kind, words }, _))) => Err(shim_error(kind, words)),
+            Ok(Some((Report::Refused { kind, message }, _))) => Err(shim_error(kind, message)),
             Ok(_) | Err(_) => Err(shim_error(ShimErrorKind::Internal, "the process that opens the log exited")),
         };
         self.poller.forget(&socket, &Source::LogOpened(id.clone()));

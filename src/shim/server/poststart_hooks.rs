@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use launcher::launch::report::{WORDS_MAX, truncate};
+use launcher::launch::report::{MESSAGE_MAX, truncate};
 use launcher::process::hook;
 use launcher::process::hook::{InHost, State};
 use model::{ContainerId, ContainerState};
@@ -55,18 +55,18 @@ impl Shim {
         let Some(PoststartHooks { caller, runner: _, outcome }) = container.poststart.take() else { return };
         self.poller.forget(&outcome, &Source::Poststart(id.clone()));
         let ended = matches!(container.state, Stand::Settled(ContainerState::Exited { .. }));
-        let mut words = [0; WORDS_MAX + 1];
-        let n = rustix::io::read(&outcome, &mut words).unwrap_or(0);
-        let words = match words[..n].split_first() {
+        let mut message = [0; MESSAGE_MAX + 1];
+        let n = rustix::io::read(&outcome, &mut message).unwrap_or(0);
+        let message = match message[..n].split_first() {
             Some((&WELL, _)) => return self.reply(caller, Ok(Response::Done)),
-            Some((_, words)) => String::from_utf8_lossy(words).into_owned(),
+            Some((_, message)) => String::from_utf8_lossy(message).into_owned(),
             None => "poststart hooks: the process that runs them exited without a message".to_owned(),
         };
         if ended {
             // The program exited by itself, so its exit code is kept.
-            self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Program, message)));
         } else {
-            self.start_failed(id, caller, words);
+            self.start_failed(id, caller, message);
         }
     }
 
@@ -92,7 +92,7 @@ fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::R
         let ran = ran.and_then(|()| run(alone, id, dir, pid));
         let said = match ran {
             Ok(()) => vec![WELL],
-            Err(words) => [&[BADLY], short_bytes(words).as_slice()].concat(),
+            Err(message) => [&[BADLY], short_bytes(message).as_slice()].concat(),
         };
         (&theirs).write_all(&said).map_or(1, |()| 0)
     })?;
@@ -100,9 +100,9 @@ fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::R
 }
 
 /// Shortens the message to one write that fits into an empty pipe and into the reader's buffer.
-fn short_bytes(words: String) -> Vec<u8> {
-    let mut bytes = truncate(words).into_bytes();
-    bytes.truncate(WORDS_MAX);
+fn short_bytes(message: String) -> Vec<u8> {
+    let mut bytes = truncate(message).into_bytes();
+    bytes.truncate(MESSAGE_MAX);
     bytes
 }
 

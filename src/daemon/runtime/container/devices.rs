@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_found_by_its_name_or_through_a_directory() {
+    fn devices_are_found_by_path_or_in_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/null", dir.path().join("link")).unwrap();
         let node = found(&dir.path().join("link"), Path::new("/dev/nothing")).unwrap();

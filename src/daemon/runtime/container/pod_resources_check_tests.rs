@@ -21,7 +21,7 @@ fn refused(mut spec: ContainerSpec) -> String {
 }
 
 #[test]
-fn a_container_as_announced_and_one_of_a_pod_without_announcement_pass() {
+fn a_container_that_matches_its_declaration_or_has_none_passes() {
     for policy in [MismatchPolicy::Warn, MismatchPolicy::Refuse] {
         let mut spec = arrived(|_| {});
         assert_eq!(check(policy, Some(&announced(Source::Request)), &mut spec), Ok(None));
@@ -31,7 +31,7 @@ fn a_container_as_announced_and_one_of_a_pod_without_announcement_pass() {
 }
 
 #[test]
-fn what_differs_is_told_or_refused_by_the_policy() {
+fn differences_are_logged_or_refused_by_the_policy() {
     let different = || {
         arrived(|c| {
             c.devices.clear();
@@ -46,13 +46,13 @@ fn what_differs_is_told_or_refused_by_the_policy() {
 }
 
 #[test]
-fn a_container_that_nobody_announced_is_a_difference() {
+fn an_undeclared_container_is_a_difference() {
     let said = refused(arrived(|c| c.meta.name = "debugger".into()));
     assert!(said.ends_with(": config.metadata.name: \"debugger\", but no such container was declared"), "{said}");
 }
 
 #[test]
-fn many_differences_are_told_in_part_and_counted() {
+fn many_differences_are_listed_in_part_and_counted() {
     let many = arrived(|c| {
         c.cdi_devices = (0..20).map(|number| format!("v.example/gpu={}", 100 + number)).collect();
     });
@@ -62,7 +62,7 @@ fn many_differences_are_told_in_part_and_counted() {
 }
 
 #[test]
-fn an_annotation_stands_in_for_what_a_container_does_not_say() {
+fn the_annotation_fills_fields_that_the_request_leaves_empty() {
     let silent = || arrived(|c| c.kubernetes_resources = None);
     let mut spec = silent();
     assert_eq!(check(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec), Ok(None));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_run_once_in_order_and_a_bad_one_holds_nothing_up() {
+    fn hooks_run_once_in_order_and_a_failure_does_not_stop_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
         let say = |word: &str| format!("echo {word} $A >> {}", out.display());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_hooks_leaves_no_trace() {
+    fn a_container_without_hooks_has_no_hook_file() {
         let dir = tempfile::tempdir().unwrap();
         for hooks in [json!(null), json!([])] {
             note(dir.path(), &id(), &spec(hooks)).unwrap();

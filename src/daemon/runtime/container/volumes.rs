@@ -173,25 +173,25 @@ mod tests {
     }
 
     #[test]
-    fn one_place_is_one_volume_however_it_is_written() {
+    fn one_path_is_one_volume_in_every_spelling() {
         assert_eq!(paths(&["/a/b", "a/b", "/a//b/", "/./a/b"], &[]).unwrap(), ["/a/b"]);
     }
 
     #[test]
-    fn mounts_on_a_volume_or_above_it_take_its_place() {
+    fn mounts_on_a_volume_or_above_it_replace_it() {
         let volumes = ["/data", "/data/deep", "/database", "/srv"];
         assert_eq!(paths(&volumes, &["/data", "/srv/"]).unwrap(), ["/database"]);
         assert_eq!(paths(&["/data"], &["/data/below"]).unwrap(), ["/data"]);
     }
 
     #[test]
-    fn the_kernels_places_and_the_pods_files_stay_as_they_are() {
+    fn image_volumes_do_not_cover_kernel_file_systems_or_pod_files() {
         let volumes = ["/proc", "/sys/fs/cgroup", "/dev/shm", "/etc/hosts", "/etc/hosts/x", "/process", "/etc"];
         assert_eq!(paths(&volumes, &[]).unwrap(), ["/etc", "/process"]);
     }
 
     #[test]
-    fn what_is_no_directory_below_the_root_is_refused() {
+    fn volumes_outside_of_the_root_are_refused() {
         for bad in ["/", "", ".", "//", "..", "/../../etc", "/a/../b", "a/.."] {
             assert_eq!(paths(&["/fine", bad], &[]), Err(ImageVolumeError::Path(bad.to_owned())), "{bad:?}");
         }

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flood_of_some_pods_leaves_each_command_of_another_what_is_guaranteed() {
+    fn commands_keep_their_guaranteed_output_while_other_pods_use_the_total() {
         let budget = Arc::new(ExecBudget::default());
         let flood: Vec<_> = (0..40).map(|n| budget.share(&pod(n % 8), &container(n), LIMITS).unwrap()).collect();
         let kept: usize = flood.iter().map(|share| share.keep(2 << 20)).sum();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_has_no_more_than_its_part_however_many_containers_it_has() {
+    fn one_pod_has_at_most_its_part_with_any_number_of_containers() {
         let budget = Arc::new(ExecBudget::default());
         let shares: Vec<_> = (0..9).map(|n| budget.share(&pod(1), &container(n), LIMITS).unwrap()).collect();
         let kept: usize = shares.iter().map(|share| share.keep(1 << 20)).sum();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_so_many_commands_and_a_place_when_one_ends() {
+    fn commands_per_container_are_limited() {
         let budget = Arc::new(ExecBudget::default());
         let mut all: Vec<_> =
             (0..COMMANDS_MAX).map(|_| budget.share(&pod(1), &container(1), LIMITS).unwrap()).collect();
