@@ -1,10 +1,10 @@
 //! Creates containers and runs processes in them. `crisp-shim` uses it on the host.
 //!
-//! The folders say in which process and on which side of the boundary the code runs:
+//! The folders show in which process and on which side of the boundary the code runs:
 //!
-//! - [`launch`]: the launcher, a short-lived child of the shim with a mount namespace of its own. It calls libcontainer.
+//! - [`launch`]: the launcher, a short-lived child of the shim with its own mount namespace. It calls libcontainer.
 //! - [`rootfs`]: mounts, prepared on the host by the launcher and attached inside the container's root.
-//! - [`process`]: inside the container, in its first process and in every exec: rights are dropped, the program is executed.
+//! - [`process`]: inside the container, in its first process and in every exec: drops rights, executes the program.
 //! - [`io`]: standard streams, the terminal and the CRI log file, on the shim's side.
 //! - [`namespaces`]: entering namespaces and leaving them again.
 //!
@@ -20,7 +20,8 @@ mod step_error;
 
 pub use step_error::{StepError, step};
 
-/// Writes to the shim's log. A write that fails is ignored: the process must not end because its log cannot be written.
+/// Writes to the shim's log. A write that fails is ignored: the process must not end because its
+/// log cannot be written.
 pub fn log(message: std::fmt::Arguments<'_>) {
     use std::io::Write as _;
     writeln!(std::io::stderr(), "crisp-shim: {message}").ok();

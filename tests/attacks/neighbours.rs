@@ -15,7 +15,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
 
 /// Runs a program of the host as an unprivileged user.
-fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
+fn as_unprivileged_user(program: &str, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(program);
     // Dropping root drops its groups too.
     let output = command.args(arguments).uid(65534).gid(65534).current_dir("/").output().unwrap();
@@ -38,10 +38,10 @@ fn other_users_of_the_host_cannot_enter_the_directories_of_crisp() {
     let script = "cp /bin/busybox /data/suid; cp /bin/busybox /suid; chmod 4755 /data/suid /suid; chmod 777 / /data";
     client.exec_script(&id, script);
     let (state, root) = (daemon.env.state(), daemon.env.root());
-    let (reachable, listed) = as_nobody("/usr/bin/ls", &[daemon.env.dir().to_str().unwrap()]);
+    let (reachable, listed) = as_unprivileged_user("/usr/bin/ls", &[daemon.env.dir().to_str().unwrap()]);
     assert!(reachable && listed.contains("state"), "the test's own directory is closed: {listed}");
     for dir in [&state, &root] {
-        let (_, found) = as_nobody("/usr/bin/find", &[dir.to_str().unwrap()]);
+        let (_, found) = as_unprivileged_user("/usr/bin/find", &[dir.to_str().unwrap()]);
         let below: Vec<&str> = found.lines().filter(|line| *line != dir.to_str().unwrap()).collect();
         assert!(below.is_empty(), "{below:?}");
     }
@@ -51,11 +51,11 @@ fn other_users_of_the_host_cannot_enter_the_directories_of_crisp() {
     assert!(names.len() > 2, "{names:?}");
     let writable = root.join("containers").join(&id);
     for name in names.iter().map(String::as_str).chain([writable.join("upper/suid").to_str().unwrap()]) {
-        assert!(!as_nobody("/usr/bin/stat", &[name]).0, "{name}");
+        assert!(!as_unprivileged_user("/usr/bin/stat", &[name]).0, "{name}");
     }
     let suid = writable.join("upper/suid");
     assert!(fs::metadata(&suid).unwrap().permissions().mode() & 0o4000 != 0);
-    assert!(!as_nobody("/usr/bin/stat", &[&format!("/proc/{}/root/suid", daemon.pids(&id)[0])]).0);
+    assert!(!as_unprivileged_user("/usr/bin/stat", &[&format!("/proc/{}/root/suid", daemon.pids(&id)[0])]).0);
     for socket in [daemon.env.socket(), state.join("pods").join(&pod.id).join("shim.sock")] {
         assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o077, 0, "{}", socket.display());
     }

@@ -183,7 +183,7 @@ fn a_background_child_does_not_delay_the_response() {
         assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
     }
     // They keep their ends of the pipes; no other process has the others.
-    wait_for("the pipes to be let go of", seconds(10), || {
+    wait_for("the pipes to be closed", seconds(10), || {
         let (daemon, shim) = held();
         (daemon <= before.0 && shim <= before.1).then_some(())
     });

@@ -50,7 +50,7 @@ pub(crate) fn image_mount(image: &str, sub_path: &str, at: &str) -> v1::Mount {
         readonly: true,
         image: Some(v1::ImageSpec {
             image: image.into(),
-            user_specified_image: "as the user says".into(),
+            user_specified_image: "as the user names it".into(),
             ..Default::default()
         }),
         image_sub_path: sub_path.into(),

@@ -286,10 +286,10 @@ fn output_lost_on_a_full_disk_is_counted_and_reported_and_the_container_runs() {
     let script = "seq 1 10000; touch /tmp/printed; read x < /tmp/go; echo after; exit 5";
     let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
     wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
-    let told = wait_for("the loss to be told", seconds(20), || {
+    let log = wait_for("the loss to be reported", seconds(20), || {
         Some(daemon.env.read_log()).filter(|log| log.contains("cannot log container output; it is lost"))
     });
-    assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
+    assert!(log.contains("No space left on device") && log.contains("bytes="), "{log}");
     let page = scrape(&daemon.env.metrics());
     let lost = page.lines().find_map(|line| line.strip_prefix("crisp_log_bytes_lost_total ")).unwrap();
     assert!(lost.parse::<u64>().unwrap() > 0, "{page}");

@@ -252,13 +252,13 @@ fn only_default_and_requested_devices_can_be_used() {
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &crate::support::client::IDLE);
     config.devices = vec![v1::Device {
-        container_path: "/dev/asked".into(),
+        container_path: "/dev/wanted".into(),
         host_path: "/dev/null".into(),
         permissions: "r".into(),
     }];
     let id = client.run_config(&pod, config);
     client.exec_script(&id, "echo x > /dev/null; head -c 1 /dev/zero > /dev/null; head -c 1 /dev/urandom > /dev/null");
-    assert_eq!(client.exec_script(&id, "stat -c %F,%t,%T /dev/asked"), "character special file,1,3\n");
+    assert_eq!(client.exec_script(&id, "stat -c %F,%t,%T /dev/wanted"), "character special file,1,3\n");
     // Created, since it has MKNOD, but not opened: the kernel's log (1, 11) is for the host only.
     let open = client.exec(&id, &["sh", "-c", "busybox mknod /tmp/kmsg c 1 11 && head -c 1 /tmp/kmsg"]);
     assert!(open.code != 0 && open.stderr.contains("not permitted"), "{open:?}");

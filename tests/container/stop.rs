@@ -58,7 +58,7 @@ fn a_timeout_of_zero_kills_at_once() {
     let id = client.run(
         &pod,
         "main",
-        &["sh", "-c", "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done"],
+        &["sh", "-c", "trap 'echo handled; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done"],
     );
     client.wait_printed(&id, "up");
     client.stop(&id, 0).unwrap();

@@ -181,13 +181,13 @@ fn only_requested_devices_exist_and_none_can_be_created() {
     let mut config = able(as_user(idle("main"), 0), "MKNOD");
     // Not where the host has it, and where the host has another.
     config.devices = vec![
-        device("/dev/asked", "/dev/kmsg", "r"),
+        device("/dev/wanted", "/dev/kmsg", "r"),
         device("/dev/random", "/dev/full", "rw"),
         device("/dev/deep/er", "/dev/null", "rwm"),
     ];
     let id = client.run_config(&pod, config);
-    let seen = client.exec_script(&id, "stat -c '%n %F %t:%T %u:%g' /dev/asked /dev/random /dev/deep/er");
-    let expected = "/dev/asked character special file 1:b 0:0\n/dev/random character special file 1:7 0:0\n/dev/deep/er character special file 1:3 0:0\n";
+    let seen = client.exec_script(&id, "stat -c '%n %F %t:%T %u:%g' /dev/wanted /dev/random /dev/deep/er");
+    let expected = "/dev/wanted character special file 1:b 0:0\n/dev/random character special file 1:7 0:0\n/dev/deep/er character special file 1:3 0:0\n";
     assert_eq!(seen, expected);
     assert_eq!(
         client.exec_script(&id, "head -c 2 /dev/zero | wc -c; echo x > /dev/deep/er; echo x > /dev/null"),
@@ -195,7 +195,7 @@ fn only_requested_devices_exist_and_none_can_be_created() {
     );
     let full = client.exec(&id, &["sh", "-c", "echo x > /dev/random"]);
     assert!(full.stderr.contains("No space left"), "{full:?}");
-    let write = client.exec(&id, &["sh", "-c", "echo x > /dev/asked"]);
+    let write = client.exec(&id, &["sh", "-c", "echo x > /dev/wanted"]);
     assert!(write.stderr.contains("not permitted"), "{write:?}");
     let make = client.exec(&id, &["busybox", "mknod", "/tmp/null", "c", "1", "3"]);
     assert!(make.stderr.contains("not permitted"), "{make:?}");

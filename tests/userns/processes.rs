@@ -272,7 +272,7 @@ fn a_privileged_container_has_its_rights_in_its_user_namespace_only() {
         let denied = done.stderr.contains("not permitted") || done.stderr.contains("Permission denied");
         assert!(done.code != 0 && denied, "{what}: {done:?}");
     }
-    // Of the host's devices those that are everybody's.
+    // Of the host's devices those that every user may use.
     let everybodys = |name: &str| {
         use std::os::unix::fs::MetadataExt as _;
         fs::metadata(format!("/dev/{name}")).map(|meta| meta.mode() & 0o006 != 0)

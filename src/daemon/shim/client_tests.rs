@@ -20,10 +20,10 @@ fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static)
 fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
     wait(listener);
     let socket = sys::seqpacket::accept(listener).unwrap();
-    let ShimRequest { number, request } = hear(&socket);
+    let ShimRequest { number, request } = receive_request(&socket);
     assert!(matches!(request, Request::Hello { .. }));
     let result = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1, opens_paths: true });
-    say(&socket, &ShimMessage::Response { number, result });
+    send(&socket, &ShimMessage::Response { number, result });
     socket
 }
 
@@ -32,14 +32,14 @@ fn wait(fd: &OwnedFd) {
     rustix::event::poll(&mut ready, None).unwrap();
 }
 
-fn hear(socket: &OwnedFd) -> ShimRequest {
+fn receive_request(socket: &OwnedFd) -> ShimRequest {
     wait(socket);
     let mut buffer = vec![0; sys::seqpacket::MAX];
     let (n, _) = sys::seqpacket::receive(socket, &mut buffer).unwrap().unwrap();
     shim_protocol::decode(&buffer[..n]).unwrap()
 }
 
-fn say(socket: &OwnedFd, message: &ShimMessage) {
+fn send(socket: &OwnedFd, message: &ShimMessage) {
     sys::seqpacket::send(socket, &shim_protocol::encode(message).unwrap(), &[]).unwrap();
 }
 
@@ -48,8 +48,8 @@ async fn an_older_release_of_the_same_protocol_is_supported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
-        let ShimRequest { number, .. } = hear(&socket);
-        say(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
+        let ShimRequest { number, .. } = receive_request(&socket);
+        send(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
     client.notify(Request::State, &[]).await.unwrap();
@@ -73,8 +73,8 @@ async fn requests_to_an_exiting_shim_fail_at_once_and_its_exit_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
-        hear(&socket);
-        say(&socket, &ShimMessage::Event(Event::ExecExited { exec: 5, code: 0 }));
+        receive_request(&socket);
+        send(&socket, &ShimMessage::Event(Event::ExecExited { exec: 5, code: 0 }));
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
@@ -129,13 +129,16 @@ async fn a_silent_shim_is_awaited_once_for_a_stop_and_again_after_a_message() {
     let shim = play(&path, PROTOCOL, move |socket| {
         may_speak.recv().unwrap();
         for _ in 0..3 {
-            assert!(matches!(hear(&socket).request, Request::Shutdown), "requests without a wait are sent, too");
+            assert!(
+                matches!(receive_request(&socket).request, Request::Shutdown),
+                "requests without a wait are sent, too"
+            );
         }
         let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
-        say(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
-        let ShimRequest { number, .. } = hear(&socket);
+        send(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
+        let ShimRequest { number, .. } = receive_request(&socket);
         std::thread::sleep(Duration::from_millis(300));
-        say(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
+        send(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
@@ -156,10 +159,10 @@ async fn an_unreadable_response_fails_its_request_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
-        let ShimRequest { number, .. } = hear(&socket);
+        let ShimRequest { number, .. } = receive_request(&socket);
         let newer = format!(r#"{{"response":{{"number":{number},"result":{{"Ok":{{"danced":3}}}}}}}}"#);
         sys::seqpacket::send(&socket, newer.as_bytes(), &[]).unwrap();
-        hear(&socket);
+        receive_request(&socket);
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
     let error = client.notify(Request::Shutdown, &[]).await.unwrap_err();

@@ -63,7 +63,7 @@ pub(crate) fn hooks() -> Result<Hooks, OciSpecError> {
     HooksBuilder::default().prestart(vec![hook]).build()
 }
 
-/// What the gatekeeper needs to run hooks.
+/// The gatekeeper's input for mounts and hooks.
 pub(crate) struct HookGate {
     pub(crate) id: String,
     /// The container's directory.
@@ -97,7 +97,7 @@ pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs as libcontainer's hook if the arguments say so: sends the pid to the gatekeeper and waits
+/// Runs as libcontainer's hook if it has that argument: sends the pid to the gatekeeper and waits
 /// for its answer.
 pub fn run_as_hook() -> Option<ExitCode> {
     /// The part of the container's state, as libcontainer sends it, that the gatekeeper needs.

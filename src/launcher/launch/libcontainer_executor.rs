@@ -206,7 +206,7 @@ impl LaunchStages {
 }
 
 fn rejoin(propagation: PropagationGuard) -> Result<(), String> {
-    propagation.rejoin_peer_group().map_err(|e| format!("telling the host of mounts in volumes again: {e}"))
+    propagation.rejoin_peer_group().map_err(|e| format!("restoring mount propagation of volumes to the host: {e}"))
 }
 
 impl LaunchStages {

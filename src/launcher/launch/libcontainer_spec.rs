@@ -1,11 +1,11 @@
 //! Divides an OCI configuration between libcontainer and the stages of crisp.
 //!
 //! libcontainer creates the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and
-//! similar, creates the device nodes and enters the root. What it does wrongly or not at all is
-//! removed from its configuration and done by crisp: mounts ([`crate::rootfs::mounts`]), masked and
-//! read-only paths ([`crate::rootfs::masked_paths`]), user, groups, capabilities, limits and
-//! seccomp ([`crate::process::execve`]). Until then the process is root with all capabilities of
-//! the shim.
+//! similar, creates the device nodes and enters the root. Everything that it does wrongly or not at
+//! all is removed from its configuration and done by crisp: mounts ([`crate::rootfs::mounts`]),
+//! masked and read-only paths ([`crate::rootfs::masked_paths`]), user, groups, capabilities, limits
+//! and seccomp ([`crate::process::execve`]). Until then the process is root with all capabilities
+//! of the shim.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub enum SpecError {
     Build(#[from] OciSpecError),
 }
 
-/// The HOME of libcontainer's own process. Without it, libcontainer asks the C library for the
+/// The HOME of libcontainer's own process. Without it, libcontainer queries the C library for the
 /// user's, in the container and with all rights: that reads the image's `nsswitch.conf` and loads
 /// the library it names. No program gets this value.
 const HOME: &str = "HOME=/";

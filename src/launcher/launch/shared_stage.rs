@@ -13,7 +13,7 @@ use crate::io::console;
 use crate::launch::libcontainer_executor::{LaunchStages, NOT_RUN, write_error};
 use crate::process::execve::{drop_rights, load_filter};
 
-/// What the outer process needs to fork the inner one.
+/// The input of the outer process for forking the inner one.
 #[derive(Debug)]
 pub(crate) struct SharedStage {
     namespace: OwnedFd,

@@ -1,5 +1,5 @@
-//! Mounts. The launcher prepares them on the host as detached mounts; the container's first process attaches them inside
-//! its root, each target found by descriptor.
+//! Mounts. The launcher prepares them on the host as detached mounts; the container's first process
+//! attaches them inside its root, and finds each target by descriptor.
 
 pub(crate) mod device_nodes;
 pub(crate) mod idmap;

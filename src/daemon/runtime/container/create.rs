@@ -37,10 +37,11 @@ pub(super) struct PreparedContainer {
 impl Runtime {
     /// Creates a container, up to a first process that waits for StartContainer.
     ///
-    /// Holds the lock of the pod, so a pod that is being stopped gets no new containers; StopPodSandbox does not wait
-    /// for it, but makes the create fail. The steps: check the request against the pod, reserve the name, plan,
-    /// prepare the directory and the cgroup, launch by the shim, write the record. If a step fails, the name and the
-    /// SELinux level are freed and all that was created is removed, by what the intent names.
+    /// Holds the lock of the pod, so a pod that is being stopped gets no new containers;
+    /// StopPodSandbox does not wait for it, but makes the create fail. The steps: check the request
+    /// against the pod, reserve the name, plan, prepare the directory and the cgroup, launch by the
+    /// shim, write the record. If a step fails, the name and the SELinux level are freed and all
+    /// that was created is removed, by what the intent names.
     pub(crate) async fn create(
         self: &Arc<Self>,
         pod: &str,
@@ -98,7 +99,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Creates what the plan says; the caller removes it if this fails.
+    /// Creates the planned container; the caller removes it if this fails.
     async fn create_planned(
         self: &Arc<Self>,
         plan: ContainerPlan,
@@ -128,8 +129,8 @@ impl Runtime {
         self.publish_container(prepared, pid)
     }
 
-    /// Creates the container's directory with all that the shim reads, and the cgroup. Writes the intent first:
-    /// `cleanup_container` removes what it names.
+    /// Creates the container's directory with all that the shim reads, and the cgroup. Writes the
+    /// intent first: `cleanup_container` removes what it names.
     pub(super) fn prepare(&self, plan: ContainerPlan, given_up: &AtomicBool) -> Result<PreparedContainer, CreateError> {
         let ContainerIdentity { id, pod, .. } = &plan.identity;
         let dir = self.layout.container(&pod.id, id);
@@ -223,8 +224,9 @@ impl Runtime {
         };
         safe_fs::write_json(&dir.join(CONTAINER_FILE), &record)?;
         let entry = self.containers.insert(record);
-        // An event of the shim for a container that is not in the table yet is lost. The shim writes the exit to a
-        // file before it sends the event, so reading the file finds every exit. If the shim exited, none will come.
+        // An event of the shim for a container that is not in the table yet is lost. The shim
+        // writes the exit to a file before it sends the event, so reading the file finds every
+        // exit. If the shim exited, none will come.
         if let Some(exit) = recorded_exit(&dir) {
             self.exited(&entry.get().id, exit);
         } else if self.sandbox_of(&pod.id).is_none() {
@@ -236,7 +238,8 @@ impl Runtime {
     }
 }
 
-/// Creates the container's cgroup, with its device rules and limits. The caller's cleanup removes it.
+/// Creates the container's cgroup, with its device rules and limits. The caller's cleanup removes
+/// it.
 fn create_cgroup(plan: &ContainerPlan) -> Result<cgroup::AppliedValues, CreateError> {
     let CgroupPlan { cgroup, device_rules, .. } = &plan.cgroup;
     drop(cgroup.create()?);

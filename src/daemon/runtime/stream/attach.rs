@@ -182,7 +182,7 @@ impl Attachment {
         let write = async {
             let Some(mut stdin) = stdin else { return std::future::pending().await };
             let mut given = given.clone();
-            // The first frame of the shim says whether the container has a stdin.
+            // The first frame of the shim shows whether the container has a stdin.
             given.changed().await.ok();
             let had = given.borrow().is_some();
             while had && let Ok(Some(bytes)) = stdin.next().await {

@@ -1,6 +1,7 @@
 //! Exec for a streaming client.
 //!
-//! If the client disconnects, its streams are closed: pipes reach their end, a terminal hangs up. The program is not killed.
+//! If the client disconnects, its streams are closed: pipes reach their end, a terminal hangs up.
+//! The program is not killed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,8 @@ use crate::runtime::Runtime;
 use crate::runtime::container::oom_score;
 use crate::sandbox_client::SandboxClient;
 
-/// The size of a pipe to a program in bytes: larger than the default, since every copy costs two context switches.
+/// The size of a pipe to a program in bytes: larger than the default, since every copy costs two
+/// context switches.
 const PIPE_SIZE: usize = 256 << 10;
 
 /// The daemon's ends of the streams of a program.
@@ -46,8 +48,9 @@ struct ExecSession {
 }
 
 impl Runtime {
-    /// Executes a command in a container, connects its streams to the client, and sends the client its exit code. Takes
-    /// no lock. If the client or the daemon ends first, the command is not killed; its streams are closed.
+    /// Executes a command in a container, connects its streams to the client, and sends the client
+    /// its exit code. Takes no lock. If the client or the daemon ends first, the command is not
+    /// killed; its streams are closed.
     pub(crate) async fn exec_stream(
         self: &Arc<Self>,
         container: &ContainerId,
@@ -127,7 +130,8 @@ async fn start_connected(sandbox: &SandboxClient, request: ExecStreamRequest) ->
     }
 }
 
-/// Creates the pipes of a program: the daemon's ends, and those for the shim in the order of the protocol.
+/// Creates the pipes of a program: the daemon's ends, and those for the shim in the order of the
+/// protocol.
 fn pipes(stdio: Stdio) -> io::Result<(Pipes, Vec<OwnedFd>)> {
     let (mut ours, mut theirs) = (Pipes::default(), Vec::new());
     if stdio.stdin {
@@ -160,8 +164,8 @@ fn receive_terminal(socket: &OwnedFd) -> io::Result<Terminal> {
 }
 
 impl ExecSession {
-    /// Copies the streams in both directions until the program exits. Returns its exit code, or `None` if the shim
-    /// died or the daemon shuts down.
+    /// Copies the streams in both directions until the program exits. Returns its exit code, or
+    /// `None` if the shim died or the daemon shuts down.
     async fn wait_for_exit(self, streams: ClientStreams, watch: &mut ShutdownWatch) -> Option<i32> {
         let ClientStreams { stdin, stdout, stderr, resizes } = streams;
         let (over, ended) = watch::channel(false);
@@ -170,7 +174,8 @@ impl ExecSession {
                 code = self.exited => code.ok(),
                 () = watch.wait_shutdown() => None,
             };
-            // A background process can keep the streams open: from now on only available output is read.
+            // A background process can keep the streams open: from now on only available output is
+            // read.
             over.send_replace(true);
             code
         };
