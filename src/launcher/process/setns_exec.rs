@@ -333,3 +333,29 @@ fn settle(mode: ExecMode, filter: &SeccompFilter) -> Result<(), StepError> {
         ExecMode::Stream => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::runtime::{LinuxBuilder, LinuxIdMappingBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, Spec};
+
+    use super::*;
+
+    #[test]
+    fn an_exec_reads_the_process_and_the_ids_of_a_complete_configuration() {
+        let mapping = LinuxIdMappingBuilder::default().host_id(65536u32).container_id(0u32).size(65536u32).build();
+        let namespace = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User).build();
+        let linux = LinuxBuilder::default()
+            .namespaces(vec![namespace.unwrap()])
+            .uid_mappings(vec![mapping.clone().unwrap()])
+            .gid_mappings(vec![mapping.unwrap()])
+            .build();
+        let mut spec = Spec::default();
+        for linux in [linux.unwrap(), LinuxBuilder::default().namespaces(vec![]).build().unwrap()] {
+            spec.set_linux(Some(linux));
+            let read: ExecSpec = serde_json::from_slice(&serde_json::to_vec(&spec).unwrap()).unwrap();
+            assert_eq!(&read.process, spec.process());
+            assert_eq!(read.linux.and_then(ExecNamespaces::ids), idmap::of_container(&spec));
+        }
+        assert_eq!(idmap::of_container(&spec), None);
+    }
+}
