@@ -74,7 +74,7 @@ fn by_hand(group: &Cgroup, knobs: &[Knob], change: &Change) -> io::Result<()> {
         }
     }
     for write in &change.writes {
-        File::options().write(true).open(group.location(&write.knob))?.write_all(write.want.as_bytes())?;
+        File::options().write(true).open(group.location(&write.knob))?.write_all(write.want.text().as_bytes())?;
     }
     change.writes.iter().try_for_each(|write| fs::read_to_string(group.location(&write.knob)).map(drop))
 }
