@@ -1,4 +1,4 @@
-//! crisp's own bridge, which is there where nothing is configured.
+//! The built-in bridge, which is used without a CNI configuration.
 
 use cri_api::v1;
 use tonic::Code;

@@ -10,7 +10,7 @@ use cri_api::v1;
 use crate::support::client::{Pod, container};
 use crate::support::harness::{Daemon, seconds, wait_for};
 
-/// Runs a web server in `pod` that tells the pod's name, and waits until it listens.
+/// Runs a web server in `pod` that returns the pod's name, and waits until it listens.
 fn serve(daemon: &Daemon, pod: &Pod) -> String {
     let name = &pod.config.hostname;
     let script = format!("mkdir /www; echo {name} >/www/index.html; busybox httpd -f -p 8080 -h /www & wait");
@@ -28,12 +28,12 @@ fn address(daemon: &Daemon, pod: &Pod) -> String {
     ip
 }
 
-/// What `container` gets from a URL.
+/// Returns the response for a URL to `container`.
 fn fetch(daemon: &Daemon, container: &str, url: &str) -> String {
     daemon.client().exec(container, &["busybox", "timeout", "5", "busybox", "wget", "-qO-", url]).stdout
 }
 
-/// What a program of the host gets from a URL.
+/// Returns the response for a URL to a process of the host.
 fn fetch_from_host(daemon: &Daemon, url: &str) -> String {
     let answer = daemon
         .env

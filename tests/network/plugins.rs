@@ -10,7 +10,8 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
-/// A daemon whose only network is the plugin `script`. It finds a directory of its own in `$HERE`.
+/// Starts a daemon whose only network is the plugin `script`, with a directory for its files in
+/// `$HERE`.
 fn with_plugin(script: &str) -> Daemon {
     let env = TestEnv::connected("[network]\nmode = \"cni\"");
     let dir = env.dir().join("plugins");

@@ -1,4 +1,5 @@
-//! How long it takes: `cargo test -p net -- --include-ignored --nocapture few_milliseconds` tells.
+//! Measures attach and detach: `cargo test -p net -- --include-ignored --nocapture
+//! few_milliseconds`.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +7,7 @@ use model::Protocol;
 
 use super::support::*;
 
-/// What no machine needs, however many others use it at the time.
+/// A limit that also holds on a loaded machine.
 const ATTACH: Duration = Duration::from_millis(50);
 const DETACH: Duration = Duration::from_millis(20);
 

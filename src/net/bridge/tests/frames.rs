@@ -105,7 +105,7 @@ fn ip6(from: Ipv6Addr, to: Ipv6Addr, protocol: u8, body: &[u8]) -> Vec<u8> {
     [&[0x60, 0, 0, 0, length[0], length[1], protocol, 255][..], &from.octets(), &to.octets(), body].concat()
 }
 
-/// A message of neighbour discovery, with eight bytes of its own or with a target.
+/// Returns a neighbour discovery message, with eight bytes of options or with a target.
 pub(super) fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, target: Option<Ipv6Addr>, mark: &[u8]) -> Vec<u8> {
     let target = target.map(|ip| ip.octets().to_vec()).unwrap_or_else(|| vec![0; 8]);
     let option = u8::try_from((2 + mark.len()).div_ceil(8)).unwrap();
@@ -117,7 +117,7 @@ pub(super) fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, target: Option<Ipv6A
     ip6(from, to, 58, &body)
 }
 
-/// Who is at an address: 1 asks, 2 tells.
+/// Returns an ARP packet: 1 is a request, 2 a reply.
 pub(super) fn arp(operation: u8, mac: Mac, from: Ipv4Addr, to: Ipv4Addr, mark: &[u8]) -> Vec<u8> {
     [&[0, 1, 8, 0, 6, 4, 0, operation][..], &mac, &from.octets(), &ALL, &to.octets(), mark].concat()
 }

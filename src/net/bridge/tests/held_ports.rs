@@ -9,7 +9,7 @@ use model::{ErrorClass as _, ErrorKind, Protocol, RequestField};
 use super::support::*;
 use crate::bridge::{AttachError, Bridge, PortError};
 
-/// Why a pod that wants a port is refused, after taking back what was made of it.
+/// Returns the error for a pod whose port is refused, after detaching it.
 fn refused(bridge: &Bridge, port: model::PortMapping) -> PortError {
     let netns = Netns::new();
     let pod = pod(77, &netns, &[port]);
@@ -142,7 +142,7 @@ fn a_host_port_is_held_by_the_daemon_and_its_successor() {
             }
         };
         held(true);
-        assert!(!taken(env, Protocol::Tcp, address("127.0.0.2", 8081)), "an address that is nobody's");
+        assert!(!taken(env, Protocol::Tcp, address("127.0.0.2", 8081)), "an address without a host port");
         // No connection meets a socket that only holds: what no rule takes is refused.
         let refused = env.host.enter(|| std::net::TcpStream::connect("[::1]:8080")).unwrap_err();
         assert_eq!(refused.kind(), IoError::ConnectionRefused);

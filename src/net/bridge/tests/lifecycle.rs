@@ -10,7 +10,7 @@ use model::{Bandwidth, BitRate, ErrorClass as _, ErrorKind, Protocol};
 use super::support::*;
 use crate::bridge::AttachError;
 
-/// What the host has of pods.
+/// Returns the state of pods on the host.
 fn left() -> String {
     let links = sh("ip -o link | grep -o 'crisp0-[^@:]*' || true");
     let ports = sh("nft list table inet crisp | grep elements || true");
@@ -68,7 +68,7 @@ fn a_pod_without_its_namespace_is_detached() {
         drop(pod.netns);
         bridge.detach(&pod.pod.id).unwrap().wait();
         assert_eq!(left(), "");
-        // And one whose interface somebody removed.
+        // And one whose interface was removed.
         let pod = attach(&bridge, 2, &[port(Protocol::Tcp, "", 8080, 80)]);
         sh("ip link del crisp0-00000002; nft flush map inet crisp ports4");
         bridge.detach(&pod.pod.id).unwrap().wait();

@@ -1,5 +1,5 @@
-//! The network on the real kernel, on a host that the test makes: a network namespace of its own,
-//! with an outside behind it. The machine's own network, rules and settings are never touched.
+//! The bridge on the real kernel, in network namespaces that a test creates for the host and the
+//! outside. The machine's network, rules and sysctls are not changed.
 
 mod bench;
 mod frames;

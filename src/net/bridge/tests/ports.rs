@@ -41,7 +41,7 @@ fn a_host_port_is_reached_from_everywhere() {
                     let seen = talk(&pod.netns, at, client, SocketAddr::new(to, port));
                     seen.unwrap_or_else(|e| panic!("{protocol:?} to {to}: {e}")).ip()
                 };
-                assert_eq!(from(&env.outside, host_ip), outside, "those outside are seen as who they are");
+                assert_eq!(from(&env.outside, host_ip), outside, "the pod sees the address of outside clients");
                 assert_eq!(from(&env.host, host_ip), host_ip, "the host by its own address");
                 assert_eq!(from(&env.host, gateway), gateway);
                 assert_eq!(from(&other.netns, host_ip), gateway, "another pod");
@@ -51,7 +51,7 @@ fn a_host_port_is_reached_from_everywhere() {
                     assert_eq!(from(&env.host, [127, 0, 0, 1].into()), gateway, "localhost");
                     assert_eq!(from(&env.host, [127, 9, 9, 9].into()), gateway, "all of localhost");
                 } else if protocol == Protocol::Tcp {
-                    // Refused at once, so that whoever meant localhost tries the other family.
+                    // Refused at once, so that clients of localhost try the other family.
                     let refused = env.host.enter(|| std::net::TcpStream::connect(address("::1", port))).unwrap_err();
                     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
                 }
@@ -146,7 +146,7 @@ fn a_steady_udp_sender_reaches_the_next_pod() {
             let to = address(host, 5353);
             let any = if family == 0 { "0.0.0.0:0" } else { "[::]:0" };
             let client = env.outside.enter(|| UdpSocket::bind(any)).unwrap();
-            // Before there is a pod, and between two of them, nobody is there.
+            // No pod exists before the first one, and between two of them.
             for number in [1, 2] {
                 client.send_to(b"lost", to).unwrap();
                 let pod = attach(&bridge, 10 * (u32::try_from(family).unwrap() + 1) + number, &ports);
@@ -160,7 +160,7 @@ fn a_steady_udp_sender_reaches_the_next_pod() {
                 assert_eq!(
                     sh("grep dport=5353 /proc/net/nf_conntrack || true"),
                     "",
-                    "nobody is sent to a pod that is gone"
+                    "no packet is sent to a removed pod"
                 );
             }
         }

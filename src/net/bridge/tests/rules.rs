@@ -4,7 +4,7 @@ use model::Protocol;
 
 use super::support::*;
 
-/// What nft says to the same rules written by hand.
+/// The output of nft for the same rules written by hand.
 const WANTED: &str = r#"
 table inet crisp {
     map address_ports4 {

@@ -1,4 +1,4 @@
-//! What a pod tries with frames of its own making, with CAP_NET_RAW and without.
+//! Forged frames of a pod, with CAP_NET_RAW and without.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn soon() -> Duration {
     Duration::from_millis(500) * slowness()
 }
 
-/// What the pod may send, and what not.
+/// Frames that a pod may send, and others.
 fn forgeries(own: &Guest, other: &Guest, wire: &Wire) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mac, wrong) = (wire.mac(), [0x0a, 0x58, 9, 9, 9, 9]);
     let (me, you, gateway) = (v4(own.ips[0]), v4(other.ips[0]), Ipv4Addr::new(10, 213, 0, 1));

@@ -18,7 +18,7 @@ use crate::{Attached, Pod};
 /// How long a packet may take, which on no machine is anything like it.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// By how much the machine is slower than others, where somebody said so.
+/// The slowness of the machine from `CRISP_TEST_SLOW`.
 pub(super) fn slowness() -> u32 {
     std::env::var("CRISP_TEST_SLOW").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
@@ -73,13 +73,13 @@ pub(super) const OUTSIDE4: &str = "192.0.2.2";
 pub(super) const HOST6: &str = "2001:db8::1";
 pub(super) const OUTSIDE6: &str = "2001:db8::2";
 
-/// A host of the test's own, with somebody outside who knows of no pod.
+/// A host in a network namespace, connected to an outside without routes to pods.
 pub(super) struct TestEnv {
     pub(super) host: Netns,
     pub(super) outside: Netns,
 }
 
-/// Runs a test on a host of its own.
+/// Runs a test in a new host namespace.
 pub(super) fn on_host<T: Send>(test: impl FnOnce(&TestEnv) -> T + Send) -> T {
     let begin = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -161,7 +161,8 @@ pub(super) fn attach(bridge: &Bridge, number: u32, ports: &[PortMapping]) -> Gue
     Guest { pod, netns, ips }
 }
 
-/// Connects, exchanges a byte both ways, and tells whom the server saw.
+/// Connects, exchanges a byte in both directions, and returns the client's address that the server
+/// sees.
 pub(super) fn tcp(server: &Netns, at: SocketAddr, client: &Netns, to: SocketAddr) -> io::Result<SocketAddr> {
     let listener = server.enter(|| bind(|| TcpListener::bind(at)))?;
     listener.set_nonblocking(true)?;
@@ -227,7 +228,7 @@ pub(super) fn udp_between(server: &UdpSocket, client: &UdpSocket, to: SocketAddr
     let (_, seen) = server.recv_from(&mut bytes)?;
     server.send_to(b"answer", seen)?;
     let (count, from) = client.recv_from(&mut bytes)?;
-    assert_eq!((&bytes[..count], from), (&b"answer"[..], to), "answered by whom it was asked");
+    assert_eq!((&bytes[..count], from), (&b"answer"[..], to), "the reply is from the requested address");
     Ok(seen)
 }
 

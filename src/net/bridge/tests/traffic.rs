@@ -92,7 +92,7 @@ fn a_pod_has_one_address_if_there_is_one_pool() {
         let to = address(OUTSIDE4, 80);
         tcp(&env.outside, to, &pod.netns, to).unwrap();
         assert!(!pod.netns.sh("ip -6 address").contains("scope global"));
-        assert_eq!(sh("cat /proc/sys/net/ipv6/conf/all/forwarding").trim(), "0", "nobody needed it");
+        assert_eq!(sh("cat /proc/sys/net/ipv6/conf/all/forwarding").trim(), "0", "not needed");
     });
     on_host(|env| {
         let six = bridge(&["fd00:c715::/64"]);
@@ -101,7 +101,7 @@ fn a_pod_has_one_address_if_there_is_one_pool() {
         let to = address(OUTSIDE6, 80);
         tcp(&env.outside, to, &pod.netns, to).unwrap();
         tcp(&other.netns, other.at(80), &pod.netns, other.at(80)).unwrap();
-        assert_eq!(sh("cat /proc/sys/net/ipv4/ip_forward").trim(), "0", "nobody needed it");
+        assert_eq!(sh("cat /proc/sys/net/ipv4/ip_forward").trim(), "0", "not needed");
     });
 }
 

@@ -10,12 +10,12 @@ use serde_json::json;
 use super::support::{RESULT, TestEnv, pod, slow, words};
 use crate::cni::{AddError, PluginError};
 
-/// What a plugin has to say for itself when it fails at `ADD`, and only there.
+/// The script of a plugin that fails at `ADD` only.
 fn at_add(script: &str) -> String {
     format!("if [ $CNI_COMMAND = ADD ]; then {script}\nfi")
 }
 
-/// The error of an ADD whose second plugin runs `script` then.
+/// Returns the error of an ADD whose second plugin runs `script`.
 async fn failed(env: &TestEnv, script: &str) -> (AddError, String) {
     env.good("first");
     env.plugin("second", &at_add(script));

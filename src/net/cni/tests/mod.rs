@@ -1,4 +1,4 @@
-//! Tests with plugins of our own (shell scripts), and with the reference plugins where they are installed.
+//! Tests with shell scripts as plugins, and with the reference plugins where they are installed.
 
 mod add;
 mod del;

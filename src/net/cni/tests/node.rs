@@ -1,4 +1,4 @@
-//! What concerns the whole node: whether the network is ready, and clearing up.
+//! Verbs for the whole node: STATUS and GC.
 
 use std::fs;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use crate::cni::{AddError, PluginError};
 /// Where Debian has them.
 const PLUGINS: &str = "/usr/lib/cni";
 
-/// Runs a test on a thread that is in a network namespace of its own, with all that it starts.
+/// Runs a test on a thread in a new network namespace, with all its children.
 fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     let host = std::thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -58,7 +58,7 @@ impl Namespace {
         Self { path: path.recv().unwrap(), end: Some(end), keeper: Some(keeper) }
     }
 
-    /// What a command says inside.
+    /// Returns the output of a command inside.
     fn run(&self, command: &[&str]) -> String {
         let net = format!("--net={}", self.path.display());
         run(&[&["nsenter", &net, "--"], command].concat())

@@ -115,7 +115,7 @@ impl TestEnv {
         self.plugin(name, &GOOD.replace("VERSIONS", versions).replace("RESULT", RESULT));
     }
 
-    /// What was called so far, in order: `ADD bridge`.
+    /// Returns the calls so far, in order: `ADD bridge`.
     pub(crate) fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("log/calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -130,7 +130,7 @@ impl TestEnv {
         fs::remove_file(self.path("log/calls")).unwrap();
     }
 
-    /// What a plugin read from stdin the last time.
+    /// Returns the last stdin of a plugin.
     pub(crate) fn told(&self, plugin: &str, verb: &str) -> Value {
         let path = self.path("log").join(format!("{plugin}.{verb}.stdin"));
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -159,7 +159,7 @@ pub(crate) fn settings(dir: &Path, timeout: Duration) -> Settings {
     }
 }
 
-/// A pod in this process's own namespace, which no fake plugin touches.
+/// Returns a pod in the namespace of this process, which no fake plugin changes.
 pub(crate) fn pod(id: &str) -> Pod {
     Pod {
         id: id.to_owned(),
