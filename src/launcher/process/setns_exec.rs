@@ -342,12 +342,13 @@ mod tests {
 
     #[test]
     fn an_exec_reads_the_process_and_the_ids_of_a_complete_configuration() {
-        let mapping = LinuxIdMappingBuilder::default().host_id(65536u32).container_id(0u32).size(65536u32).build();
+        let mapping =
+            LinuxIdMappingBuilder::default().host_id(65536u32).container_id(0u32).size(65536u32).build().unwrap();
         let namespace = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User).build();
         let linux = LinuxBuilder::default()
             .namespaces(vec![namespace.unwrap()])
-            .uid_mappings(vec![mapping.clone().unwrap()])
-            .gid_mappings(vec![mapping.unwrap()])
+            .uid_mappings(vec![mapping.clone()])
+            .gid_mappings(vec![mapping])
             .build();
         let mut spec = Spec::default();
         for linux in [linux.unwrap(), LinuxBuilder::default().namespaces(vec![]).build().unwrap()] {
