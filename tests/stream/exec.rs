@@ -188,11 +188,11 @@ fn clients_get_an_error_when_the_daemon_is_stopped() {
     for session in watched {
         let status = session.finish().status();
         assert_eq!(status["status"], "Failure", "{status}");
-        assert!(status["message"].as_str().unwrap().contains("being stopped"), "{status}");
+        assert!(status["message"].as_str().unwrap().contains("shutting down"), "{status}");
     }
     let output = channels.finish();
     let status = str::from_utf8(&output[&3]).unwrap();
-    assert!(status.contains("Failure") && status.contains("being stopped"), "{status}");
+    assert!(status.contains("Failure") && status.contains("shutting down"), "{status}");
 }
 
 #[test]
