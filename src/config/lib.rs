@@ -17,7 +17,8 @@ mod resolve;
 mod stream_server;
 mod tracing;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -188,11 +189,18 @@ impl Origin {
 pub enum ConfigError {
     #[error("reading configuration {}", file.display())]
     Read { file: PathBuf, source: io::Error },
+    #[error("reading configuration {}: not a regular file", file.display())]
+    NotAFile { file: PathBuf },
+    #[error("reading configuration {}: longer than {FILE_MAX} bytes", file.display())]
+    TooLong { file: PathBuf },
     #[error("invalid configuration {}:{line}", file.display())]
     Parse { file: PathBuf, line: usize, source: toml::de::Error },
     #[error("invalid configuration")]
     Invalid(#[from] InvalidSetting),
 }
+
+/// The maximum size of the configuration file in bytes.
+const FILE_MAX: u64 = 4 << 20;
 
 impl RawConfig {
     /// Reads `file`, or the default file if `file` is `None` and it exists, and applies `overrides`.
@@ -215,8 +223,13 @@ impl RawConfig {
     }
 
     fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        let failed = |source| ConfigError::Read { file: file.to_owned(), source };
+        let mut text = String::new();
+        // A device such as /dev/zero has no end.
+        File::open(file).and_then(|open| open.take(FILE_MAX + 1).read_to_string(&mut text)).map_err(failed)?;
+        if text.len() > usize::try_from(FILE_MAX).unwrap_or(usize::MAX) {
+            return Err(ConfigError::TooLong { file: file.to_owned() });
+        }
         toml::from_str(&text).map_err(|mut source: toml::de::Error| {
             let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;

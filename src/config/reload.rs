@@ -1,5 +1,7 @@
 //! Reloads the settings of a running daemon: applies those that need no restart, and lists the rest.
 
+use std::os::unix::fs::FileTypeExt as _;
+
 use safe_fs::FileStamp;
 
 use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin, RawConfig};
@@ -44,6 +46,11 @@ impl ConfigReloader {
         let Origin { file, overrides } = self.in_force.origin.clone();
         // Before the file is read, so that a change during the read is detected next time.
         self.stamp = FileStamp::read(self.in_force.origin.path());
+        let path = self.in_force.origin.path();
+        // Reading a FIFO would wait for a writer, and no later change of the file would be read.
+        if path.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
+            return Err(ConfigError::NotAFile { file: path.to_owned() });
+        }
         let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
         let change = merge(&self.in_force, new);
         self.in_force = change.config.clone();
@@ -228,6 +235,25 @@ mod tests {
         assert!(!reload.is_due());
         let again = reload.read().unwrap().unwrap();
         assert_eq!((again.applied.len(), again.waiting), (0, waiting), "still needs a restart");
+    }
+
+    #[test]
+    fn a_fifo_or_an_endless_file_in_place_of_the_file_is_refused_and_later_changes_are_read() {
+        let env = TestEnv::new();
+        env.write("[stop]\ngrace_max = 5");
+        let mut reload = env.reload();
+        fs::remove_file(env.file()).unwrap();
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, env.file(), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let error = reload.read().unwrap_err();
+        assert!(matches!(error, ConfigError::NotAFile { .. }), "{error:?}");
+        fs::remove_file(env.file()).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", env.file()).unwrap();
+        let error = reload.read().unwrap_err();
+        assert!(matches!(error, ConfigError::TooLong { .. }), "{error:?}");
+        fs::remove_file(env.file()).unwrap();
+        env.write("[stop]\ngrace_max = 7");
+        assert_eq!(reload.read().unwrap().unwrap().config.stop.grace_max, Duration::from_secs(7));
     }
 
     #[test]
