@@ -201,6 +201,9 @@ fn pair(result: &mut Map<String, Value>) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// The maximum number of addresses of a pod. Each is in the pod's record, its `/etc/hosts` and every status.
+const ADDRESSES_MAX: usize = 64;
+
 /// Returns the addresses of the pod's interface in a result, in order. A result may list others,
 /// too.
 pub(crate) fn attached(result: &Value, version: Version) -> Result<Attached, &'static str> {
@@ -226,6 +229,9 @@ pub(crate) fn attached(result: &Value, version: Version) -> Result<Attached, &'s
         for ip in ips {
             let address = address(&ip["address"])?;
             if is_own(&ip["interface"], interfaces)? && !found.ips.contains(&address) {
+                if found.ips.len() == ADDRESSES_MAX {
+                    return Err("it has more than 64 addresses for the pod");
+                }
                 found.ips.push(address);
             }
         }

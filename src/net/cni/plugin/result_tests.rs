@@ -54,6 +54,16 @@ fn results_convert_between_all_versions() {
 }
 
 #[test]
+fn a_result_with_more_addresses_than_a_pod_may_have_is_refused() {
+    let with = |count: u32| {
+        let ips: Vec<_> = (0..count).map(|n| json!({ "address": format!("10.0.{}.{}/8", n / 250, n % 250) })).collect();
+        result::attached(&json!({ "ips": ips }), Version::V1_0_0)
+    };
+    assert_eq!(with(64).unwrap().ips.len(), 64);
+    assert_eq!(with(65).unwrap_err(), "it has more than 64 addresses for the pod");
+}
+
+#[test]
 fn a_result_without_a_version_has_the_requested_one() {
     for version in Version::ALL {
         for unsaid in [None, Some(json!("")), Some(Value::Null)] {
