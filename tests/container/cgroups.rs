@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cri_api::v1;
 
-use crate::support::client::{Client, container};
+use crate::support::client::{Client, container, security};
 use crate::support::harness::{Daemon, times};
 use crate::support::{cgroup_fixture, kernel_state};
 
@@ -226,6 +226,38 @@ fn a_container_sees_only_its_own_cgroups_read_only() {
     if !kernel_state::is_v2() {
         assert_eq!(client.exec_script(&id, "ls -d /sys/fs/cgroup/unified 2> /dev/null || echo none"), "none\n");
     }
+}
+
+/// As systemd and Docker do in a container: their processes are in a nested cgroup, and those of the container's own
+/// cgroup would be in the way. Only cgroup v2 has controllers to pass on here.
+#[test]
+fn a_command_is_executed_in_a_container_that_passes_controllers_on_to_nested_cgroups() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = container(
+        "main",
+        &[
+            "sh",
+            "-c",
+            "mkdir /tmp/c && mount -t cgroup2 c /tmp/c && p=$(grep ^0:: /proc/1/cgroup) && cd /tmp/c${p#0::} && mkdir inner \
+             && echo 1 > inner/cgroup.procs && (echo +pids > cgroup.subtree_control || true) && echo nested \
+             && exec sleep 100000",
+        ],
+    );
+    let add = v1::Capability { add_capabilities: vec!["SYS_ADMIN".to_owned()], ..Default::default() };
+    security(&mut config).capabilities = Some(add);
+    let id = client.run_config(&pod, config);
+    client.wait_printed(&id, "nested");
+    let own = client.exec_script(&id, "grep ^0:: /proc/self/cgroup");
+    if kernel_state::is_v2() {
+        assert_eq!(own, "0::/inner\n");
+        let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
+        let passed = dirs.iter().find(|dir| dir.ends_with(&id)).unwrap().join("cgroup.subtree_control");
+        assert_eq!(fs::read_to_string(passed).unwrap(), "pids\n");
+    }
+    client.stop(&id, 0).unwrap();
+    client.remove(&id).unwrap();
 }
 
 #[test]

@@ -56,13 +56,34 @@ pub enum Flow {
     Ended,
 }
 
-/// Opens the host's `/dev/null` through a detached read-only mount, so that a process that gets it,
-/// also root of a container, cannot change its mode or owner.
-pub fn null() -> io::Result<OwnedFd> {
-    let mount = detach_copy(Path::new("/dev/null"), Reach::Top)?;
-    set_attributes(&mount, Attributes { set: RDONLY, ..Attributes::default() }, Reach::Top)?;
-    let file = format!("/proc/self/fd/{}", mount.as_raw_fd());
+/// The host's `/dev/null`, to read and to write, through a detached read-only mount: a process that has it, also root of
+/// a container, cannot change its mode or owner.
+#[derive(Debug)]
+pub struct NullDevice(OwnedFd);
+
+impl NullDevice {
+    /// Fails where root has as many mount namespaces as `user.max_mnt_namespaces` permits: the kernel creates one for
+    /// the mount, until the device is open.
+    pub fn open() -> io::Result<Self> {
+        let mount = detach_copy(Path::new("/dev/null"), Reach::Top)?;
+        set_attributes(&mount, Attributes { set: RDONLY, ..Attributes::default() }, Reach::Top)?;
+        Ok(Self(open_again(&mount)?))
+    }
+
+    /// Opens the device again through the same mount, which takes no mount namespace.
+    pub fn reopen(&self) -> io::Result<OwnedFd> {
+        open_again(&self.0)
+    }
+}
+
+fn open_again(fd: &OwnedFd) -> io::Result<OwnedFd> {
+    let file = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(std::fs::File::options().read(true).write(true).open(file)?.into())
+}
+
+/// Opens a [`NullDevice`] for one use.
+pub fn null() -> io::Result<OwnedFd> {
+    NullDevice::open().map(|device| device.0)
 }
 
 /// The standard streams that a container requests.
@@ -202,5 +223,39 @@ impl Streams {
 
     pub fn reopen(&mut self, log: std::fs::File) {
         self.log.reopen(log);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd as _;
+    use std::process::Command;
+
+    use rustix::fs::{Mode, fchmod};
+    use rustix::io::Errno;
+
+    use super::*;
+
+    const INSIDE: &str = "CRISP_TEST_IN_USER_NAMESPACE";
+
+    /// The limit of a user namespace holds for it alone, so the test runs once more in a new one.
+    #[test]
+    #[ignore = "needs root"]
+    fn a_null_device_is_opened_again_when_all_mount_namespaces_are_used_up() {
+        if std::env::var_os(INSIDE).is_none() {
+            let name = "io::stdio::tests::a_null_device_is_opened_again_when_all_mount_namespaces_are_used_up";
+            let mut inside = Command::new("unshare");
+            inside.args(["--user", "--map-root-user", "--mount"]).arg(std::env::current_exe().unwrap());
+            let status = inside.args(["--exact", name, "--ignored", "--nocapture"]).env(INSIDE, "1").status().unwrap();
+            assert!(status.success(), "{status}");
+            return;
+        }
+        let device = NullDevice::open().unwrap();
+        std::fs::write("/proc/sys/user/max_mnt_namespaces", "0").unwrap();
+        assert_eq!(Errno::from_io_error(&NullDevice::open().unwrap_err()), Some(Errno::NOSPC));
+        let again = device.reopen().unwrap();
+        assert!(crate::rootfs::masked_paths::is_null(&again).unwrap());
+        assert_eq!(rustix::io::write(again.as_fd(), b"x"), Ok(1));
+        assert_eq!(fchmod(&again, Mode::RWXU), Err(Errno::ROFS));
     }
 }

@@ -5,7 +5,7 @@
 //! process that calls it (working directory, dumpable flag, memory) ends with the launcher. The
 //! container's first process becomes a child of the shim.
 
-mod cgroup_join;
+pub(crate) mod cgroup_join;
 pub mod client_paths;
 mod create;
 pub mod hook_gate;

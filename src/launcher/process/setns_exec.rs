@@ -7,7 +7,7 @@
 //! gains nothing. The new process is a child of the shim, too.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
@@ -24,7 +24,8 @@ use sys::sibling::{ConfinedCall, PreparedPid, SiblingPid};
 
 use crate::io::console;
 use crate::io::console::Console;
-use crate::io::stdio::null;
+use crate::io::stdio::{self, NullDevice};
+use crate::launch::cgroup_join::CgroupFds;
 use crate::launch::libcontainer_executor::{NOT_RUN, write_error};
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::namespaces::create_user_ns;
@@ -106,8 +107,9 @@ struct ExecCall<'a> {
 struct Prepared {
     process: Process,
     filter: SeccompFilter,
-    /// Every `cgroup.procs` of the container's cgroups.
-    cgroups: Vec<File>,
+    cgroups: CgroupFds,
+    /// The container's first process.
+    init: RPid,
     /// The host's proc file system, where a process finds its own files.
     proc: ProcFs,
     oom_score_adj: i32,
@@ -136,8 +138,9 @@ pub fn exec(
     dir: &Path,
     init: Pid,
     stdio: ExecStdio,
+    null: Option<&NullDevice>,
 ) -> Result<ExecProcess, ExecError> {
-    let prepared = prepare(request, mode, dir, init)?;
+    let prepared = prepare(request, mode, dir, init, null)?;
     let program = SiblingPid::new().map_err(step("allocating a page for the pid"))?;
     let call = ExecCall { request, mode, program: &program };
     let between = sys::fork::fork(prepared.alone, || enter_or_report(call, prepared, stdio));
@@ -171,7 +174,13 @@ impl ExecNamespaces {
     }
 }
 
-fn prepare(request: &ExecRequest, mode: ExecMode, dir: &Path, init: Pid) -> Result<Prepared, ExecError> {
+fn prepare(
+    request: &ExecRequest,
+    mode: ExecMode,
+    dir: &Path,
+    init: Pid,
+    null: Option<&NullDevice>,
+) -> Result<Prepared, ExecError> {
     let ExecSpec { process, linux } = read(dir, "config.json")?;
     let mut process = process.ok_or(ExecError::NoProcess)?;
     if mode == ExecMode::Terminal {
@@ -180,17 +189,16 @@ fn prepare(request: &ExecRequest, mode: ExecMode, dir: &Path, init: Pid) -> Resu
     let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
     let filter = SeccompFilter::prepare(filter.as_deref(), calls(mode)).map_err(step("reading the seccomp filter"))?;
-    let open = |file| File::options().write(true).open(file);
-    let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
     let init =
         RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     Ok(Prepared {
         process,
         filter,
-        cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
+        cgroups: CgroupFds::open(&launch.cgroup).map_err(step("opening the container's cgroups"))?,
+        init,
         proc: ProcFs::of_host().map_err(step("opening /proc"))?,
         oom_score_adj: request.oom_score_adj.or(launch.oom_score_adj).unwrap_or(0),
-        null: null().map_err(step("opening /dev/null"))?,
+        null: null.map_or_else(stdio::null, NullDevice::reopen).map_err(step("opening /dev/null"))?,
         ids: linux.and_then(ExecNamespaces::ids),
         container: pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?,
         alone: SingleThread::check().map_err(step("forking"))?,
@@ -219,9 +227,9 @@ fn enter_or_report(call: ExecCall<'_>, prepared: Prepared, mut stdio: ExecStdio)
 }
 
 fn enter(call: ExecCall<'_>, prepared: Prepared, stdio: ExecStdio, started: &OwnedFd) -> Result<(), ExecError> {
-    let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids, container, alone } = prepared;
+    let Prepared { process, filter, cgroups, init, proc, oom_score_adj, null, ids, container, alone } = prepared;
     let mut keep = vec![null.as_fd(), container.as_fd(), started.as_fd()];
-    keep.extend(cgroups.iter().map(|file| file.as_fd()));
+    keep.extend(cgroups.files().map(|file| file.as_fd()));
     keep.extend(stdio.all().chain(proc.host()).map(|fd| fd.as_fd()));
     sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
     let pid = PreparedPid::new(call.program).map_err(step("keeping the page for the pid"))?;
@@ -231,9 +239,8 @@ fn enter(call: ExecCall<'_>, prepared: Prepared, stdio: ExecStdio, started: &Own
     // Root of a user namespace cannot do these.
     chown_stdio(&process, ids.as_ref(), &stdio);
     set_score(&proc, oom_score_adj);
-    for mut file in cgroups {
-        file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
-    }
+    cgroups.join(init).map_err(step("joining the container's cgroups"))?;
+    drop(cgroups);
     enter_namespaces(&container, ids.is_some().then_some(&process))?;
     // The standard error is still that of the shim.
     if let Some(warning) = join_keyring(&process, &proc)? {

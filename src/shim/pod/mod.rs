@@ -13,8 +13,9 @@ use launcher::{StepError, step};
 use model::UserNs;
 use nix::sched::CloneFlags;
 use nix::unistd::{Pid, Uid};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount, mount_bind};
-use shim_protocol::{Sandbox, SandboxRequest};
+use shim_protocol::{Sandbox, SandboxRequest, ShimErrorKind};
 use sys::fork::SingleThread;
 
 use crate::pod::init::InitNamespaces;
@@ -23,8 +24,22 @@ use crate::pod::init::InitNamespaces;
 pub(crate) enum SandboxError {
     #[error(transparent)]
     Step(#[from] StepError),
+    #[error(
+        "{step}: root has as many namespaces as user.max_*_namespaces permits (`sysctl user`; containers that create \
+         namespaces count towards it): {source}"
+    )]
+    NamespaceLimit { step: &'static str, source: io::Error },
     #[error("sysctl {name}={value}: {source}")]
     Sysctl { name: String, value: String, source: io::Error },
+}
+
+impl SandboxError {
+    pub(crate) fn kind(&self) -> ShimErrorKind {
+        match self {
+            Self::NamespaceLimit { .. } => ShimErrorKind::Exhausted,
+            Self::Step { .. } | Self::Sysctl { .. } => ShimErrorKind::Refused,
+        }
+    }
 }
 
 /// The sandbox. Its namespaces live as long as this value; the network namespace is also pinned in
@@ -71,14 +86,25 @@ pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
     Ok(Pod { sandbox, init, proc, _namespaces: namespaces })
 }
 
+/// The kernel reports a full limit of namespaces as a full device.
+fn creating<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> SandboxError {
+    move |source| {
+        let source = source.into();
+        match Errno::from_io_error(&source) {
+            Some(Errno::NOSPC) => SandboxError::NamespaceLimit { step, source },
+            _ => self::step(step)(source).into(),
+        }
+    }
+}
+
 /// Enters new namespaces of these kinds. Returns the user namespace that owns them, if the pod has
 /// one.
 fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, SandboxError> {
     let Some(ids) = &request.user else {
-        nix::sched::unshare(kinds).map_err(step("creating the namespaces"))?;
+        nix::sched::unshare(kinds).map_err(creating("creating the namespaces"))?;
         return Ok(None);
     };
-    let created = create_user_ns::create(ids, kinds).map_err(step("creating the user namespace and those it owns"))?;
+    let created = create_user_ns::create(ids, kinds).map_err(creating("creating the user namespace and those it owns"))?;
     created.enter_others().map_err(step("entering the namespaces"))?;
     Ok(Some(created.user))
 }

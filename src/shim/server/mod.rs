@@ -28,6 +28,7 @@ use crate::pod::Pod;
 use crate::server::connection::Connection;
 use crate::server::container::{Caller, Container};
 use crate::server::poller::{Poller, Source};
+use launcher::io::stdio::NullDevice;
 pub(crate) use launcher::process::setns_exec::ExecMode;
 
 /// The size of the buffer that all connections and streams share, since there is one thread.
@@ -48,6 +49,8 @@ pub(crate) struct Shim {
     /// process.
     pub(crate) unclaimed: HashMap<i32, i32>,
     pub(crate) buffer: Vec<u8>,
+    /// Opened at the start: later, containers may have used up what it takes.
+    pub(crate) null: Option<NullDevice>,
     leaving: bool,
 }
 
@@ -86,6 +89,7 @@ impl Shim {
             execs: HashMap::new(),
             unclaimed: HashMap::new(),
             buffer: vec![0; BUFFER],
+            null: NullDevice::open().ok(),
             leaving: false,
         }
     }

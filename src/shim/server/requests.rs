@@ -48,7 +48,7 @@ impl Shim {
         }
         // Refused without CAP_SYS_RESOURCE. The shim is small, and `crisp check` reports it.
         drop(std::fs::write("/proc/self/oom_score_adj", request.oom_score_adj.to_string()));
-        let pod = pod::create(request).map_err(|e| start_error(&e, ShimErrorKind::Refused))?;
+        let pod = pod::create(request).map_err(|e| start_error(&e, e.kind()))?;
         let held = pod.sandbox.clone();
         self.pod = Some(pod);
         Ok(Response::SandboxCreated(held))
@@ -237,11 +237,12 @@ impl Shim {
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, request.exec);
         self.poller.watch(&started, Source::ExecStarted(key));
-        let started_exec = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
-            .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
-            .map_err(|error| {
-                ended_meanwhile(id, init).unwrap_or_else(|| start_error(&error, ShimErrorKind::Internal))
-            })?;
+        let started_exec =
+            launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio, self.null.as_ref())
+                .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
+                .map_err(|error| {
+                    ended_meanwhile(id, init).unwrap_or_else(|| start_error(&error, ShimErrorKind::Internal))
+                })?;
         let ExecProcess { between, program } = started_exec;
         let starting = Some((started, caller));
         let exec = Exec { container: id.clone(), between: Some(between), program, starting, ended: None, mode };
