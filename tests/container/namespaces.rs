@@ -3,9 +3,10 @@
 use std::fs;
 
 use cri_api::v1;
+use rustix::process::Signal;
 
 use crate::support::client::{container, namespaces, pod_namespaces, security};
-use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::harness::{Daemon, kill, seconds, wait_for};
 use crate::support::kernel_state;
 
 /// The namespace `kind` of a container's first process.
@@ -82,6 +83,30 @@ fn the_init_of_a_shared_pid_namespace_gives_no_access_to_the_host() {
     for set in ["CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"] {
         assert_eq!(status[set], "0000000000000000", "{set}");
     }
+}
+
+#[test]
+fn a_pod_whose_shared_pid_namespace_has_ended_is_not_ready_and_can_be_replaced() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let shared = |config: &mut v1::PodSandboxConfig| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod);
+    let pod = daemon.run_pod_with("pod", shared);
+    let mut config = container("main", &["sleep", "1000"]);
+    security(&mut config).namespace_options = Some(namespaces(v1::NamespaceMode::Pod));
+    let id = client.run_config(&pod, config.clone());
+    let init =
+        kernel_state::processes().into_iter().find(|p| p.name == "crisp-init" && daemon.shims().contains(&p.parent));
+    kill(init.unwrap().pid, Signal::KILL);
+    wait_for("the pod to be not ready", seconds(10), || {
+        (client.pod_status(&pod.id).state() == v1::PodSandboxState::SandboxNotready).then_some(())
+    });
+    assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerExited);
+    client.stop_pod(&pod.id).unwrap();
+    let again = daemon.run_pod_with("pod", |config| {
+        shared(config);
+        config.metadata.as_mut().unwrap().attempt = 1;
+    });
+    client.run_config(&again, config);
 }
 
 #[test]

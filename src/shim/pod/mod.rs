@@ -104,7 +104,8 @@ fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<Owned
         nix::sched::unshare(kinds).map_err(creating("creating the namespaces"))?;
         return Ok(None);
     };
-    let created = create_user_ns::create(ids, kinds).map_err(creating("creating the user namespace and those it owns"))?;
+    let created =
+        create_user_ns::create(ids, kinds).map_err(creating("creating the user namespace and those it owns"))?;
     created.enter_others().map_err(step("entering the namespaces"))?;
     Ok(Some(created.user))
 }
