@@ -8,7 +8,7 @@
 #[error("failpoint {0}")]
 pub(crate) struct InjectedFailure(pub(crate) &'static str);
 
-/// Passes, fails or kills the process, as `CRISP_FAILPOINTS` says for `point`.
+/// Passes, fails or kills the process, as `CRISP_FAILPOINTS` sets for `point`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn at(point: &'static str) -> Result<(), InjectedFailure> {
     if passes(point) { Ok(()) } else { Err(InjectedFailure(point)) }

@@ -195,7 +195,7 @@ mod tests {
             ("rpc.grpc.status_code", Value::Number(5)),
         ];
         assert_eq!(request.attributes, attributes.map(|(name, value)| (name.to_owned(), value)));
-        assert_eq!(request.error, None, "what is not there is no fault of ours");
+        assert_eq!(request.error, None, "NOT_FOUND is not a server error");
         assert_eq!((step.name.as_str(), step.parent, step.kind), ("look", Some(request.id), SpanKind::Step));
         assert_eq!(step.attributes, [("container.id".to_owned(), Value::text("def"))]);
         assert!(request.begin <= step.begin && step.end <= request.end);

@@ -9,7 +9,7 @@ use crate::otel::{Span, SpanKind, Value};
 
 /// The flag "sampled" of a trace.
 const SAMPLED: u32 = 1;
-/// The flags that tell whether the parent is in another process, and that this is known.
+/// Flags: whether the parent is in another process, and that this is known.
 const PARENT_KNOWN: u32 = 0x100;
 const PARENT_REMOTE: u32 = 0x200;
 

@@ -141,13 +141,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (writable, container) = (dir.path().join("layer"), dir.path().join("container"));
         std::fs::create_dir(&writable).unwrap();
-        assert_eq!(owner(&writable).unwrap(), None, "nobody wrote down whose it is");
+        assert_eq!(owner(&writable).unwrap(), None, "no owner is recorded");
         write_owner(&writable, &container).unwrap();
         assert_eq!(owner(&writable).unwrap(), None, "the container is gone");
         std::fs::create_dir(&container).unwrap();
         assert_eq!(owner(&writable).unwrap(), Some(container));
         std::fs::remove_file(writable.join(OWNER)).unwrap();
         std::fs::create_dir(writable.join(OWNER)).unwrap();
-        assert!(owner(&writable).is_err(), "what cannot be read says nothing");
+        assert!(owner(&writable).is_err(), "an unreadable owner is an error");
     }
 }

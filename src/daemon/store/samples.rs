@@ -173,7 +173,7 @@ mod tests {
     fn one_measurement_at_a_time_within_its_share_of_time() {
         let (gauge, begin) = (DiskSamples::default(), Instant::now());
         assert_eq!(gauge.take(begin), Refresh::First);
-        assert_eq!(gauge.take(begin + SECOND * 100), Refresh::No, "somebody does already");
+        assert_eq!(gauge.take(begin + SECOND * 100), Refresh::No, "a measurement is in progress");
         gauge.put(begin, false, look(10, true, SECOND / 100));
         assert_eq!(gauge.known().unwrap().bytes, 10);
         assert_eq!(gauge.take(begin + FRESH_FOR - SECOND), Refresh::No);
@@ -194,6 +194,6 @@ mod tests {
         assert_eq!(gauge.known().map(|known| (known.bytes, known.inodes)), Some((4, 2)));
         assert!(gauge.put(now, false, None), "this is worth a word again");
         assert!(!gauge.put(now, false, None));
-        assert_eq!(gauge.known().unwrap().bytes, 4, "a failed look tells nothing new");
+        assert_eq!(gauge.known().unwrap().bytes, 4, "a failed measurement keeps the value");
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     async fn a_pod_with_many_clients_gives_places_to_pods_with_fewer() {
         let places = Places::new(4);
         let greedy: Vec<Place> = (0..4).map(|_| places.take(&pod(1)).unwrap()).collect();
-        assert!(places.take(&pod(1)).is_none(), "it gets no more by asking");
+        assert!(places.take(&pod(1)).is_none(), "a further request gets none");
         let second = places.take(&pod(2)).unwrap();
         let third = places.take(&pod(3)).unwrap();
         for (place, lost) in greedy.iter().zip([false, false, true, true]) {

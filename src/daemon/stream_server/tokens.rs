@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Counted(PodId, #[allow(dead_code, reason = "its count is looked at")] std::sync::Arc<()>);
+    struct Counted(PodId, #[allow(dead_code, reason = "its count is read")] std::sync::Arc<()>);
 
     impl TokenPayload for Counted {
         fn pod(&self) -> &PodId {

@@ -208,5 +208,5 @@ fn a_pod_without_usage_still_has_a_linux_message() {
     seen.stats = PodStats { group: None, nano_cores: None, tasks: None, network: None };
     seen.containers.clear();
     let reported = pod(&seen, Path::new(WRITABLES));
-    assert_eq!(reported.linux, Some(v1::LinuxPodSandboxStats::default()), "the kubelet looks into it unchecked");
+    assert_eq!(reported.linux, Some(v1::LinuxPodSandboxStats::default()), "the kubelet reads it without a check");
 }

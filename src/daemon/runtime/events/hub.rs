@@ -193,7 +193,7 @@ mod tests {
         publish(&hub, EventKind::Stopped, 5..6);
         assert_eq!(ids(std::mem::take(&mut first.early)), numbers(3..5));
         assert_eq!(taken(&mut first.live.unwrap()), numbers(5..6));
-        assert_eq!(ids(hub.subscribe().early), numbers(3..5), "another one too, and nothing that was heard");
+        assert_eq!(ids(hub.subscribe().early), numbers(3..5), "for another client too, without received ones");
         hub.lock().early.until = Instant::now();
         assert!(hub.subscribe().early.is_empty(), "but not for ever");
     }

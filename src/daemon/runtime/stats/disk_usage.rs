@@ -124,7 +124,7 @@ impl DiskUsageMeter {
         job
     }
 
-    /// Marks unfinished layers as not measured, and notifies all who wait.
+    /// Marks unfinished layers as not measured, and notifies all waiting requests.
     fn done(&self, unfinished: Option<Job>) {
         let mut queue = self.lock();
         match unfinished {
