@@ -33,6 +33,6 @@ pub struct Pod {
 pub struct Attached {
     /// First the primary one.
     pub ips: Vec<IpAddr>,
-    /// What the pod asked for and does not have, in sentences for a log.
+    /// Requested settings that the pod does not have, in sentences for a log.
     pub warnings: Vec<String>,
 }

@@ -6,7 +6,7 @@ pub fn netlink(data: &[u8]) {
     crate::bridge::fuzzing::netlink(data);
 }
 
-/// Reads `data` as what a CNI plugin writes, in every version that it may have been asked in.
+/// Reads `data` as the output of a CNI plugin, in every version that crisp may request.
 pub fn cni_result(data: &[u8]) {
     crate::cni::fuzzing::result(data);
 }

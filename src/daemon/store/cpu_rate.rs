@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(gauge.note(begin, 5_000), None, "the first");
         assert_eq!(gauge.note(begin + CLOSEST / 2, 900_000), None, "too close");
         assert_eq!(gauge.note(begin + SECOND, 500_005_000), Some(500_000_000));
-        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "what was reported last");
+        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "the last reported rate");
         assert_eq!(gauge.note(begin + SECOND * 3, 500_005_000), Some(0));
         assert_eq!(gauge.note(begin + SECOND * 4, 4_500_005_000), Some(4_000_000_000), "four cores");
     }

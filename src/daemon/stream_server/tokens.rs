@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_asks_for_too_many_loses_its_own() {
+    fn a_pod_with_too_many_tokens_loses_its_own() {
         let tokens = Tokens::default();
         let neighbour = tokens.issue(of(2, 0));
         let all: Vec<_> = (0..3 * MOST).map(|n| tokens.issue(of(1, n % 2))).collect();

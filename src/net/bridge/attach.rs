@@ -160,7 +160,7 @@ impl Bridge {
             pod.ips.iter().for_each(|ip| neighbor::add(&mut batch, bridge, *ip, pod.mac));
             link::ask_link(&mut batch, &pod.name);
             let port = socket.ask(batch)?.iter().find_map(link::read_link);
-            let port = port.ok_or(NetlinkError::Noise { doing: "looking at the pod's interface" })?.index;
+            let port = port.ok_or(NetlinkError::Noise { doing: "reading the pod's interface" })?.index;
             let mut batch = Batch::new();
             neighbor::add_to_bridge(&mut batch, port, pod.mac);
             socket.ask(batch).map(|_| (made, port))
@@ -232,7 +232,7 @@ fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     };
     let failed = |source| AttachError::Enter { path: path.to_owned(), source };
     let entered = sys::netns::run_in(&[path], look).map_err(failed)?.pop();
-    entered.unwrap_or_else(|| Err(io::Error::other("nobody went there"))).map_err(failed)?
+    entered.unwrap_or_else(|| Err(io::Error::other("the namespace was not entered"))).map_err(failed)?
 }
 
 /// Brings the pod's interface up, with its addresses and the default route, whose gateway is its
@@ -243,7 +243,7 @@ fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32,
     link::up(&mut batch, INTERFACE);
     link::ask_link(&mut batch, INTERFACE);
     let found = socket.ask(batch)?.iter().find_map(link::read_link);
-    let index = found.ok_or(NetlinkError::Noise { doing: "looking at the pod's interface" })?.index;
+    let index = found.ok_or(NetlinkError::Noise { doing: "reading the pod's interface" })?.index;
     let mut batch = Batch::new();
     for config in homes {
         link::add_address(&mut batch, index, IpNet::from(config.address.addr()));

@@ -28,7 +28,7 @@ impl ErrorClass for DetachError {
 }
 
 impl Bridge {
-    /// Removes the host ports, the interface and the addresses of a pod. What is missing is not an
+    /// Removes the host ports, the interface and the addresses of a pod. A missing one is not an
     /// error, the pod itself included.
     ///
     /// Its network namespace may have been removed already, and its interface with it. When this

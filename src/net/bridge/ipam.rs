@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_freed_is_used_last() {
+    fn freed_addresses_are_used_last() {
         let mut pool = pool(&["10.1.0.0/29"]);
         for expected in ["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.1.0.2"] {
             assert_eq!(pool.reserve("p").unwrap(), ips(&[expected]));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_an_address_of_each_family_and_keeps_it_when_it_asks_again() {
+    fn a_pod_has_an_address_of_each_family_and_keeps_it_on_a_repeated_request() {
         let mut pool = pool(&["10.1.0.0/16", "fd00:1::/64"]);
         assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2", "fd00:1::2"]));
         assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2", "fd00:1::2"]));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_living_pods_have_is_not_given_out_again() {
+    fn addresses_of_running_pods_are_not_reused() {
         let mut pool = pool(&["10.1.0.0/29", "fd00:1::/64"]);
         pool.take("old", &ips(&["10.9.0.7"])).unwrap();
         pool.take("a", &ips(&["10.1.0.3"])).unwrap();

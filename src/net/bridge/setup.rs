@@ -134,7 +134,7 @@ impl Bridge {
         link::up(&mut batch, name);
         link::ask_link(&mut batch, name);
         let link = socket.ask(batch)?.iter().find_map(link::read_link);
-        link.as_ref().or(found).map(made).ok_or(NetlinkError::Noise { doing: "looking at the bridge" })
+        link.as_ref().or(found).map(made).ok_or(NetlinkError::Noise { doing: "reading the bridge" })
     }
 
     fn prepare_kernel(&self, nets: &[IpNet]) -> Result<(), SysctlError> {

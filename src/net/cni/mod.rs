@@ -76,7 +76,7 @@ pub struct Cni {
     /// Locked exclusively by GC, and shared by all other verbs that change something.
     gate: RwLock<()>,
     pod_locks: KeyedLock,
-    /// Pods that this process attached and has not been told to detach.
+    /// Pods that this process attached and has not detached since.
     attached: Mutex<BTreeSet<String>>,
     versions: VersionCache,
     asked: tokio::sync::Mutex<Option<LastStatus>>,

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_tells_what_it_is_made_of() {
+    fn an_image_reports_its_layers_and_configuration() {
         let manifest = json!({"layers": [
             {"mediaType": "tar", "digest": digest('1'), "size": 1},
             {"mediaType": "tar", "digest": digest('2'), "size": 2},
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_senseless_or_too_large_is_left_out() {
+    fn missing_invalid_and_large_fields_are_omitted() {
         let image = Image { manifest: None, ..image() };
         let bare = serde_json::to_value(info(&image, false, None, None)).unwrap();
         assert_eq!(bare["imageSpec"], Value::Null);

@@ -127,7 +127,7 @@ fn a_pull_needs_a_name() {
 }
 
 #[test]
-fn an_empty_filter_is_no_filter() {
+fn an_empty_filter_matches_all() {
     let wanted = |image| filter(Some(v1::ImageFilter { image })).map(|(name, _)| name.map(|name| name.image));
     assert_eq!(filter(None), Ok((None, Vec::new())));
     assert_eq!(wanted(None), Ok(None));

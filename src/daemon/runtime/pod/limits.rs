@@ -1,16 +1,16 @@
-//! What a whole pod may use, where crisp owns its cgroup.
+//! Limits of a whole pod, if crisp owns its cgroup.
 
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
 use model::{PodSpec, pod_resources};
 
-/// The period that the kernel has where nobody sets one.
+/// The kernel's default period.
 const PERIOD: u64 = 100_000;
 /// The most shares that the kernel takes.
 const SHARES_MAX: u32 = 262_144;
 
 /// The limits of a pod's cgroup: those of its containers together, and what the pod costs beside them.
 ///
-/// What the client says of the cgroup goes before what it announced of the containers.
+/// Limits of the request take precedence over the sum of the declared containers.
 pub(crate) fn of(pod: &PodSpec) -> LimitsPatch {
     let announced = pod.pod_resources.as_ref().map(pod_resources::pod_limits).unwrap_or_default();
     limits(&announced.merged(&pod.resources), &pod.overhead)
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_for_the_kernel_is_as_much_as_it_takes() {
+    fn limits_above_the_kernels_maximum_are_clamped() {
         let most = patch(1_000, 1_000, 262_144, u64::MAX);
         let pod = limits(&most, &most);
         assert_eq!(pod.cpu_shares, most.cpu_shares);

@@ -1,6 +1,6 @@
 //! Attaches pods to the CNI network or the built-in bridge, and detaches them.
 //!
-//! Detaching tries both kinds of network, whatever the pod's record says, so cleanup after a crash
+//! Detaching tries both kinds of network, independent of the pod's record, so cleanup after a crash
 //! needs no record. CNI stores the pods that it attached on disk; a failed DEL is repeated until it
 //! succeeds.
 

@@ -1,4 +1,4 @@
-//! The cgroup above pods of our own: made with the first of them, gone with the last.
+//! The parent cgroup of pods: crisp creates it with the first pod and removes it with the last.
 
 use std::sync::MutexGuard;
 
@@ -8,7 +8,7 @@ use model::error_chain::chain;
 use crate::runtime::Runtime;
 use crate::store::Layout;
 
-/// What an earlier daemon made. Without its note, that stays.
+/// Directories that an earlier daemon created. Without its record they stay.
 pub(crate) fn read(layout: &Layout) -> CreatedParents {
     safe_fs::read_json(&layout.parent_cgroups())
         .unwrap_or_else(|error| {
@@ -22,7 +22,7 @@ pub(crate) fn read(layout: &Layout) -> CreatedParents {
 }
 
 impl Runtime {
-    /// Remembers what was made above a pod's cgroup. systemd looks after its own slices.
+    /// Records the created parents of a pod's cgroup. systemd manages its own slices.
     pub(crate) fn record_parent_cgroups(&self, made: &CreatedCgroup, pod: &Cgroup) {
         let mut above = self.created_parents();
         if matches!(self.driver, Driver::Cgroupfs) && above.record(made, pod) {

@@ -20,13 +20,13 @@ pub(crate) enum Outcome {
     BelowUsage,
     /// There is no such cgroup any more.
     Gone,
-    /// What is in force could not be read, so nothing was written.
+    /// The active limits could not be read, so nothing was written.
     Unreadable,
-    /// What was to be done could not be written down, so it was not begun.
+    /// The journal could not be written, so the resize was not started.
     Journal,
     /// The kernel refused a value, and all was taken back.
     Write,
-    /// The kernel holds another value than was written, or does not say; all was taken back.
+    /// The kernel holds another value than was written, or cannot be read; the resize was rolled back.
     NotKept,
     /// systemd could not be reported, and all was taken back.
     NotTold,
@@ -55,7 +55,7 @@ impl Outcome {
         Self::Left,
     ];
 
-    /// What became of the change, and for which reason where it was not made.
+    /// The outcome of a resize, with the reason if it was not applied.
     pub(crate) fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::Applied => ("applied", None),
@@ -99,7 +99,7 @@ impl Outcome {
 pub(crate) struct ResizeOutcomes {
     outcomes: [AtomicU64; Outcome::ALL.len()],
     drifted: AtomicU64,
-    /// What is known to differ, by the id of whom it belongs to: it is reported once.
+    /// Known differences by the id of the pod or container: each is reported once.
     drifting: Mutex<HashMap<String, Vec<Drift>>>,
 }
 

@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 use crate::runtime::{Runtime, blocking};
 
 impl Runtime {
-    /// Looks after the limits now, since nobody did while no daemon ran, and after each reload from here on.
+    /// Checks the limits now, since systemd may have reloaded while no daemon ran, and after each later reload.
     pub(crate) fn watch_systemd_reloads(self: &Arc<Self>) {
         let Driver::Systemd(systemd) = self.driver.clone() else { return };
         let (sender, mut reloads) = mpsc::channel(1);
-        // A thread of its own: it waits for as long as the daemon runs, and nobody waits for it.
+        // A thread of its own: it waits for as long as the daemon runs, and no request waits for it.
         std::thread::spawn(move || {
             let waited = ReloadWatcher::watch().and_then(|mut reloads| {
                 loop {
@@ -78,7 +78,7 @@ impl Runtime {
                 let files: Vec<&str> = files.iter().map(Knob::file).collect();
                 tracing::info!(id, ?files, "limits that a reload of systemd changed are in force again");
             }
-            // It may have ended meanwhile; if not, its status tells of the difference.
+            // It may have ended meanwhile; if not, its status shows the difference.
             Err(error) => tracing::warn!(id, error = chain(&error), "limits could not be looked after"),
         }
     }

@@ -91,7 +91,7 @@ fn a_caller_waits_no_longer_than_its_timeout() {
     assert_eq!(inodes(&container), None);
     layers.meter.lock().busy = false;
     layers.request(&[], PATIENCE);
-    wait_until("what was left over is measured", || inodes(&container) == Some(2));
+    wait_until("the remaining layers are measured", || inodes(&container) == Some(2));
 }
 
 #[test]

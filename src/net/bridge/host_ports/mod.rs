@@ -274,10 +274,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_may_say_the_same_twice_but_not_something_else() {
+    fn a_pod_may_repeat_a_port_but_not_change_it() {
         let mut ports = Ports::default();
         assert_eq!(ports.claim("a", &[tcp("", 80), tcp("", 80)], &both()[..1]).unwrap().len(), 1);
-        assert_eq!(ports.claim("a", &[tcp("", 80)], &both()[..1]).unwrap().len(), 1, "asking again");
+        assert_eq!(ports.claim("a", &[tcp("", 80)], &both()[..1]).unwrap().len(), 1, "a repeated request");
         let error = ports.claim("b", &[tcp("", 81), mapping(Protocol::Tcp, "", 81, 82)], &both()).unwrap_err();
         assert!(matches!(error, PortError::Twice { .. }), "{error}");
         assert_eq!(ports.all().len(), 1);

@@ -35,13 +35,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_somebody_has_a_route_to_is_not_free() {
+    fn a_pool_with_another_route_is_not_free() {
         let pool = "10.213.0.0/16".parse().unwrap();
         let clashes = |to: &str, settled| clash(&pool, settled, Some(9), &[route(to, 2, 0)]).is_some();
         for to in ["10.213.0.0/16", "10.213.4.0/24", "10.213.7.7/32"] {
             assert!(clashes(to, false) && clashes(to, true), "{to}");
         }
-        assert!(clashes("10.0.0.0/8", false), "the addresses are somebody's");
+        assert!(clashes("10.0.0.0/8", false), "another network has the addresses");
         assert!(!clashes("10.0.0.0/8", true), "the bridge's route is narrower");
         for to in ["0.0.0.0/0", "10.214.0.0/16", "192.0.2.0/24", "fd00::/8"] {
             assert!(!clashes(to, false), "{to}");

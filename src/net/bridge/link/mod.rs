@@ -334,7 +334,7 @@ impl Socket {
 
 /// Adds a request for one interface, whose response follows those of all earlier messages.
 pub(super) fn ask_link(batch: &mut Batch, name: &str) {
-    ask_links(batch, "looking at an interface", 0).text(IFLA_IFNAME, name);
+    ask_links(batch, "reading an interface", 0).text(IFLA_IFNAME, name);
 }
 
 fn ask_links<'a>(batch: &'a mut Batch, doing: &'static str, flags: u16) -> Message<'a> {

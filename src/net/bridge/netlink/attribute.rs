@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_attributes_are_read() {
         let mut batch = Batch::new();
         batch.message(Operation::new("it"), 0x10, 0, &[]).text(5, "eth0").nest(6, |m| {
             m.byte(1, 9).nest(2, |m| {

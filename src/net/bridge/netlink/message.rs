@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_is_too_long_is_told() {
+    fn an_attribute_that_is_too_long_is_an_error() {
         let mut batch = Batch::new();
         batch.message(Operation::new("it"), 0x10, 0, &[]).bytes(1, &vec![0; 70_000]);
         assert!(batch.overlong);

@@ -229,7 +229,7 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
 
 /// Returns the generation of the rules, which every transaction of any process increments.
 pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
-    let doing = "asking for the generation of rules";
+    let doing = "reading the generation of rules";
     let mut batch = Batch::new();
     message(&mut batch, Operation::new(doing), INET, NFT_MSG_GETGEN, 0);
     let replies = socket.ask(batch)?;

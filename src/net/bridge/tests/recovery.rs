@@ -270,7 +270,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_has_another_address() {
         let text = format!("pod {} has the address 10.244.3.2, outside of 10.9.0.0/24, fd00:9::/64", pod.pod.id);
         assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
         assert_eq!(bridge.pools(), nets(&["10.244.3.0/24"]));
-        // Wider ones that the pod lives in are no problem.
+        // Wider ones that contain the pod's are accepted.
         bridge.set_pod_cidrs(nets(&["10.244.0.0/16", "fd00:9::/64"])).unwrap();
         let second = attach(&bridge, 2, &[]);
         assert_eq!(second.ips.len(), 2);

@@ -70,7 +70,7 @@ table inet crisp {
 }
 "#;
 
-/// The same for what pods send, without what this nft has no words for: whom an advertisement of a
+/// The same for what pods send, without what this nft cannot express: the target that an advertisement of a
 /// neighbour is about.
 const WANTED_OF_BRIDGE: &str = r#"
 table bridge crisp {
@@ -102,7 +102,7 @@ table bridge crisp {
 #[ignore = "needs root"]
 fn nft_reads_the_same_as_from_rules_written_by_hand() {
     let ours = on_host(|_| {
-        // Prefixes that are no whole bytes, which are compared in another way.
+        // Prefixes that are not whole bytes, which are compared in another way.
         let bridge = bridge(&["10.208.0.0/13", "fd00:c715::/61"]);
         bridge
             .restore(

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn an_invalid_range_is_rejected() {
         for bad in
             ["", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "::/129", "10.0.0/24", "a/24", "10.0.0.0/+8", "10.0.0.0/-1"]
         {

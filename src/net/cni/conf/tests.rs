@@ -39,7 +39,7 @@ fn the_first_valid_file_by_name_is_in_use() {
     env.conf("10-other.yaml", &plain("other"));
     env.conf("10-other.conflist.bak", &plain("other"));
     fs::create_dir(env.path("conf/05-directory.conflist")).unwrap();
-    assert_eq!(in_use(&env), (Some("early".to_owned()), vec![]), "these are no configurations at all");
+    assert_eq!(in_use(&env), (Some("early".to_owned()), vec![]), "these are not configurations");
     env.conf("10-broken.conflist", "{");
     let (name, bad) = in_use(&env);
     assert_eq!(name.as_deref(), Some("early"));

@@ -15,8 +15,8 @@ pub(crate) fn result(data: &[u8]) {
     for version in Version::ALL {
         let Ok(value) = result::result(output(), version) else { continue };
         let Ok(attached) = result::attached(&value, version) else { continue };
-        assert!(!attached.ips.is_empty(), "no address is no result");
-        // It is told to the next plugin, and read again after a start.
+        assert!(!attached.ips.is_empty(), "a result has an address");
+        // The next plugin gets it, and it is read again after a restart.
         let again = PluginOutput { stdout: value.to_string().into_bytes(), ..output() };
         let again = result::result(again, version)
             .and_then(|value| result::attached(&value, version).map_err(|why| output().invalid_output(why)));

@@ -11,7 +11,7 @@ use super::support::{RESULT, TestEnv, pod, words};
 use crate::attachment::Pod;
 use crate::cni::{AddError, PluginError};
 
-/// A pod that asks for all there is.
+/// A pod that requests every capability.
 fn demanding(id: &str) -> Pod {
     let port = |protocol, host_ip: &str| PortMapping {
         protocol,
@@ -67,7 +67,7 @@ async fn each_plugin_receives_the_result_of_those_before_it() {
     let result: Value = serde_json::from_str(RESULT).unwrap();
     assert_eq!(test_env.told("second", "ADD")["prevResult"], result);
     let second = json!({ "cniVersion": "1.0.0", "ips": [{ "address": "10.9.9.9/24" }], "mark": 2 });
-    assert_eq!(test_env.told("third", "ADD")["prevResult"], second, "with the version it was asked in");
+    assert_eq!(test_env.told("third", "ADD")["prevResult"], second, "with the requested version");
     assert_eq!(test_env.calls(), ["ADD first", "ADD second", "ADD third"]);
 }
 
@@ -100,7 +100,7 @@ async fn plugins_receive_the_capabilities_that_they_declare() {
     assert_eq!(test_env.told("none", "ADD").get("runtimeConfig"), None);
     test_env.cni.add(&pod("p2")).await.unwrap();
     let little = json!({ "io.kubernetes.cri.pod-annotations": {} });
-    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], little, "a pod that asks for nothing");
+    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], little, "a pod without requests");
     // The same at DEL, by what was kept.
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.told("all", "DEL")["runtimeConfig"], wanted);
@@ -190,7 +190,7 @@ async fn the_highest_version_of_all_plugins_is_used() {
     );
     test_env.forget_calls();
     test_env.cni.add(&pod("p2")).await.unwrap();
-    assert_eq!(test_env.calls(), ["ADD new", "ADD old"], "asked once");
+    assert_eq!(test_env.calls(), ["ADD new", "ADD old"], "called once");
     test_env.good("old");
     test_env.forget_calls();
     test_env.cni.add(&pod("p3")).await.unwrap();

@@ -95,7 +95,7 @@ async fn the_record_stays_until_all_plugins_have_succeeded() {
     assert!(words(&error).contains("first is in none of"), "{}", words(&error));
     assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
     test_env.plugin("first", r#"echo '{"code": 3, "msg": "which container?"}'; exit 1"#);
-    test_env.cni.del(&pod("p1")).await.expect("it says that there is nothing to do");
+    test_env.cni.del(&pod("p1")).await.expect("nothing to do is a success");
     assert!(test_env.cached().is_empty());
 }
 
@@ -134,7 +134,7 @@ async fn a_pod_with_a_damaged_record_is_detached_without_a_result() {
     for damage in ["", "{", "{\"format\": 9}", "[]"] {
         let test_env = attached().await;
         fs::write(test_env.path("cache/p1@eth0@net.json"), damage).unwrap();
-        fs::write(test_env.path("cache/p1@eth0@net.new"), "what a crash left").unwrap();
+        fs::write(test_env.path("cache/p1@eth0@net.new"), "left by a crash").unwrap();
         fs::write(test_env.path("cache/README"), "a foreign file").unwrap();
         assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
         test_env.cni.del(&pod("p1")).await.unwrap();

@@ -32,7 +32,7 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) 
     }
 }
 
-/// A network namespace for as long as this lives. Whoever connects to port 80 is greeted.
+/// A network namespace for as long as this lives. Its server at port 80 sends a greeting.
 struct Namespace {
     path: PathBuf,
     end: Option<mpsc::Sender<()>>,
@@ -168,7 +168,7 @@ fn the_plugins_of_debian_attach_check_and_detach_a_pod() {
         assert_eq!(rules_of("pod1"), Vec::<String>::new());
         assert!(test_env.cached().is_empty());
         assert!(!run(&["ip", "-brief", "link"]).contains("veth"));
-        test_env.cni.del(&pod).await.expect("as often as anybody likes");
+        test_env.cni.del(&pod).await.expect("a repeated detach succeeds");
     });
 }
 
@@ -229,7 +229,7 @@ fn a_failure_of_a_later_plugin_removes_the_bridge_interface() {
         assert!(words(&error).ends_with("no luck"), "{}", words(&error));
         assert!(!inside.addresses().contains("eth0"));
         assert!(leases(&test_env).is_empty() && test_env.cached().is_empty() && rules_of("pod1").is_empty());
-        // What a real plugin says for itself.
+        // The error of a real plugin.
         let conditions = json!({ "capabilities": { "portMappings": true }, "conditionsV4": ["--no-such-condition"] });
         let test_env = node(&[V4], &[("portmap", conditions)]);
         let error = test_env.cni.add(&mapped("pod2", &inside)).await.unwrap_err();
