@@ -2,27 +2,30 @@
 //!
 //! The nouns:
 //! - [`Layout`]: where this host keeps its cgroups. Found once, at start.
-//! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees at once. Makes and removes it, lists, freezes and kills
-//!   its processes, and names the files that a process must write itself into.
+//! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees at once. Makes and removes
+//!   it, lists, freezes and kills its processes, and names the files that a process must write
+//!   itself into.
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
 //! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
 //!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
-//! - [`AppliedValues`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
-//! - [`Cgroup::usage`]: what its processes use now, without a word to anybody who changes limits.
+//! - [`AppliedValues`]: the written value of each file. A later other value in the kernel is [`Drift`].
+//! - [`Cgroup::usage`]: the current usage of its processes, without a lock.
 //! - [`DeviceRule`]: which device nodes the processes may use.
-//! - [`Driver`]: who makes the cgroups of pods and containers, crisp itself or [`Systemd`].
+//! - [`Driver`]: the creator of the cgroups of pods and containers, crisp itself or [`Systemd`].
 //!
 //! One flow, a container's cgroup from birth to death:
 //! ```text
 //! create ─▶ set_devices ─▶ apply(limits) ─▶ processes join by join_files ─▶ apply(change)… ─▶ kill_all ─▶ remove
 //! ```
-//! A change reads what is in force and plans ([`prepare`]), then writes, reads back and compares ([`commit`]). If anything
-//! fails, every earlier write is taken back, and the error names the file, the value and the kernel's answer. A change that
-//! was cut off between two writes is brought to one of its ends by [`recover`]. Memory is lowered without killing: `limits::memory_shrink`
-//! says how.
+//! A change reads what is in force and plans ([`prepare`]), then writes, reads back and compares
+//! ([`commit`]). If anything fails, every earlier write is taken back, and the error names the
+//! file, the value and the kernel's answer. A change that was cut off between two writes is brought
+//! to one of its ends by [`recover`]. Memory is lowered without killing: `limits::memory_shrink`
+//! has the steps.
 //!
-//! Limits: everything here blocks for the time of the file access, so an async caller moves it off its threads. Changes
-//! to one cgroup must not overlap; the caller holds a lock. Nothing is remembered between calls: the kernel is the store.
+//! Limits: everything here blocks for the time of the file access, so an async caller moves it off
+//! its threads. Changes to one cgroup must not overlap; the caller holds a lock. Nothing is
+//! remembered between calls: the kernel is the store.
 #![forbid(unsafe_code)]
 
 mod cgroup;

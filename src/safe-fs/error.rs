@@ -21,7 +21,7 @@ impl FileError {
         Self { doing, path: path.into(), kind: io_kind(&source), source }
     }
 
-    /// Sets the class, if the operation knows more than the error of the kernel says.
+    /// Sets the class, if the operation knows more than the kernel's error.
     pub fn with_kind(self, kind: ErrorKind) -> Self {
         Self { kind, ..self }
     }

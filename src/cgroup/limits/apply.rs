@@ -81,25 +81,25 @@ impl ApplyError {
     }
 }
 
-/// A file that does not hold any more what was written to it: somebody else wrote there.
+/// A file with another value than crisp wrote: another process wrote it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
     pub knob: Knob,
     pub wrote: String,
-    /// What it read then.
+    /// Its value after the write.
     pub read: String,
-    /// What it reads now; none where it is gone.
+    /// Its current value; `None` if it no longer exists.
     pub found: Option<String>,
 }
 
-/// What the kernel says now.
+/// The current values in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CurrentLimits {
     pub observed: ObservedLimits,
     pub drift: Vec<Drift>,
 }
 
-/// What became of a change that was cut off.
+/// The outcome of an interrupted change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecoveryOutcome {
     /// All of it is in force.
@@ -108,7 +108,7 @@ pub enum RecoveryOutcome {
     Undone,
 }
 
-/// Makes `patch` true in one cgroup, whole or not at all, and says what stands in the files then.
+/// Applies `patch` to one cgroup, completely or not at all, and returns the resulting values of the files.
 pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<AppliedValues, ApplyError> {
     commit(fs, &prepare(fs, patch)?)
 }
@@ -132,26 +132,26 @@ pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, Appl
             return Err(write_error(fs, write, error, left));
         }
     }
-    tell(fs, change)?;
+    notify_manager(fs, change)?;
     verify(fs, change)
 }
 
-/// Has it known what the change wrote. Before it is read back, since whoever is told may have a hand in it.
-fn tell(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyError> {
+/// Sends the written values to systemd, before they are read back, since systemd may change them.
+fn notify_manager(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyError> {
     let new = change.writes.iter().map(|write| (write.knob.clone(), write.want.clone())).collect();
     fs.sync_manager(&new)
         .map_err(|source| ApplyError::NotTold { left: roll_back(fs, change), source: Box::new(source) })
 }
 
-/// Brings a change that was cut off somewhere to one of its ends, by what the kernel says: finished where all of it is in
-/// force, undone otherwise. What cannot be undone, since the memory was used meanwhile, is finished.
+/// Completes or rolls back an interrupted change, by the values in the kernel: completes it if all values are active,
+/// else rolls it back. If that fails, since the memory is in use meanwhile, the change is completed.
 pub fn recover(fs: &impl CgroupFs, change: &Change) -> Result<RecoveryOutcome, ApplyError> {
     let reversed = change.reversed();
     let now = read(fs, reversed.wanted.keys().cloned().collect())?;
-    // What the way back starts from is where the way there ends.
+    // A rollback starts from the values that the change ends with.
     let done = |write: &Write| now.get(&write.knob).is_some_and(|found| write.knob.same(&write.had, found));
     if reversed.writes.iter().all(done) {
-        tell(fs, change)?;
+        notify_manager(fs, change)?;
         return Ok(RecoveryOutcome::Finished(verify(fs, change)?));
     }
     match commit(fs, &reversed) {
@@ -163,7 +163,7 @@ pub fn recover(fs: &impl CgroupFs, change: &Change) -> Result<RecoveryOutcome, A
     }
 }
 
-/// What the kernel says is in force, and where that is not what was written.
+/// Returns the active limits in the kernel, and where they differ from the written ones.
 pub fn observe(fs: &impl CgroupFs, settings: &AppliedValues) -> Result<CurrentLimits, ApplyError> {
     let sizes = fs.huge_page_sizes();
     let mut knobs = match fs.version() {
@@ -247,13 +247,13 @@ fn roll_back_write(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
     failed.map(|write| fs.location(&write.knob)).collect()
 }
 
-/// Takes back a change that was told.
+/// Rolls back a change that systemd received.
 fn roll_back(fs: &impl CgroupFs, change: &Change) -> Vec<PathBuf> {
     let left = roll_back_write(fs, &change.writes);
-    // What could not be lowered again must not be lowered by somebody who does not ask.
+    // systemd must not lower a limit at its next reload that could not be lowered here.
     let back = change.writes.iter().rev().filter(|write| !left.contains(&fs.location(&write.knob)));
     let old = back.map(|write| (write.knob.clone(), write.had.clone())).collect();
-    // The failure that led here is the one to tell; what counts, the kernel, is as it was.
+    // The original failure is reported; the values in the kernel are as before.
     fs.sync_manager(&old).ok();
     left
 }

@@ -17,7 +17,7 @@ use crate::systemd::SyncError;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Knob(Cow<'static, str>);
 
-/// What the kernel said a set of knobs held at one moment; a knob that this host does not have is not in it.
+/// Values of a set of knobs in the kernel at one moment; without knobs that this host does not have.
 pub type Values = BTreeMap<Knob, KnobValue>;
 
 /// The text written to a file, and the text read back right afterwards. For reports: a later reading is
@@ -28,7 +28,7 @@ pub struct AppliedValue {
     pub read_back: String,
 }
 
-/// Everything that was asked of one cgroup, by file.
+/// All requested values of one cgroup, by file.
 pub type AppliedValues = BTreeMap<Knob, AppliedValue>;
 
 /// One cgroup's files. The kernel's are behind [`crate::Cgroup`]; a test's may be in memory.
@@ -41,7 +41,7 @@ pub trait CgroupFs {
     fn read(&self, knob: &Knob) -> io::Result<String>;
     /// Hands `value` to the kernel in a single write.
     fn write(&self, knob: &Knob, value: &str) -> io::Result<()>;
-    /// What to call the file in a message.
+    /// The name of the file in messages.
     fn location(&self, knob: &Knob) -> PathBuf;
     /// The sizes of huge pages that the host has.
     fn huge_page_sizes(&self) -> Vec<HugePageSize>;
@@ -49,7 +49,7 @@ pub trait CgroupFs {
     fn shrink_timeouts(&self) -> ShrinkTimeouts {
         ShrinkTimeouts::default()
     }
-    /// Tells whoever else writes these files what they hold now; most often there is nobody.
+    /// Sends the current values of these files to systemd; does nothing with the cgroupfs driver.
     fn sync_manager(&self, changed: &Values) -> Result<(), SyncError>;
 }
 

@@ -1,9 +1,9 @@
-//! Lowering memory without killing anybody.
+//! Lowers memory limits without an OOM kill.
 //!
-//! On v1 the kernel itself refuses a limit below what is in use, after it has tried to make room. On v2 it takes any
-//! limit and kills until it fits. So there `memory.high`, which slows down and never kills, goes to the new limit first;
-//! the kernel is asked to give back what it can, page cache before all else; and only once everything fits is the limit
-//! itself written.
+//! On v1 the kernel itself refuses a limit below what is in use, after it has tried to make room.
+//! On v2 it takes any limit and kills until it fits. So there `memory.high`, which slows down and
+//! never kills, goes to the new limit first; the kernel reclaims as much as it can, page cache
+//! first; and only once everything fits is the limit itself written.
 
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -32,13 +32,13 @@ impl Default for ShrinkTimeouts {
 
 /// Between two tries that gain nothing.
 const PAUSE: Duration = Duration::from_millis(10);
-/// So much is asked for at once: the kernel does not look at our clock while it is at it.
+/// Bytes of one reclaim request: the kernel does not observe the deadline during a request.
 const PIECE: u64 = 64 << 20;
 
 /// Why a limit was not lowered.
 #[derive(Debug)]
 pub(crate) enum ShrinkError {
-    /// The memory in use does not fit, with the kernel's answer where it was asked.
+    /// The memory in use does not fit, with the kernel's error if it was requested.
     BelowUsage {
         usage: Bytes,
         answer: Option<io::Error>,
@@ -75,7 +75,7 @@ pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Res
     Ok(())
 }
 
-/// Whether it is clear without trying that a squeeze cannot succeed: slowing somebody down in vain helps nobody.
+/// Whether a shrink certainly fails, so that processes are not throttled in vain.
 ///
 /// Returns the usage then. Only memory that has nowhere to go counts: without swap that is what is not backed by files.
 pub(crate) fn exceeds_reclaimable(fs: &impl CgroupFs, change: &Change) -> io::Result<Option<(Write, Bytes)>> {
@@ -110,7 +110,7 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
     let mut waiting = Waiting::new(fs.shrink_timeouts());
     loop {
         let answer = match fs.version() {
-            // The kernel makes room by itself, and says no where that is not enough.
+            // The kernel reclaims by itself, and returns an error if that is not enough.
             Version::V1 => match fs.write(&write.knob, write.want.text()) {
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => Some(e),
                 other => return Ok(other?),
@@ -132,7 +132,7 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
     }
 }
 
-/// What counts against the limit in `knob`.
+/// Returns the usage that counts against the limit in `knob`.
 fn usage(fs: &impl CgroupFs, knob: &Knob) -> io::Result<Bytes> {
     let file = match fs.version() {
         Version::V1 if *knob == Knob::MEMSW_LIMIT => Knob::MEMSW_USAGE,
@@ -142,8 +142,8 @@ fn usage(fs: &impl CgroupFs, knob: &Knob) -> io::Result<Bytes> {
     fs.read(&file)?.trim().parse().map(Bytes).map_err(io::Error::other)
 }
 
-/// Asks the kernel to take back so much. Less than that, or a kernel that cannot be asked, is no failure: whether it was
-/// enough is looked at afterwards.
+/// Makes the kernel reclaim memory. Less than requested, or a kernel without memory.reclaim, is not
+/// an error: the caller reads the usage afterwards.
 fn reclaim(fs: &impl CgroupFs, bytes: Bytes) -> io::Result<()> {
     match fs.write(&Knob::MEMORY_RECLAIM, &bytes.to_string()) {
         Ok(()) => Ok(()),

@@ -57,7 +57,7 @@ pub enum PlanError {
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
     #[error("unified settings ({}) need cgroup v2, and this host has v1", .0.join(", "))]
     UnifiedOnV1(Vec<String>),
-    #[error("{field}: {want:?} is no limit for {knob}")]
+    #[error("{field}: {want:?} is not a valid limit for {knob}")]
     NoLimit { field: &'static str, knob: Knob, want: String },
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
@@ -154,7 +154,7 @@ pub fn knobs(version: Version, patch: &LimitsPatch) -> Vec<Knob> {
 
 /// Orders the writes that turn `now` into what `patch` wants; what is so already is not written.
 ///
-/// `oom_score_adj` is a matter of processes and is left to those who hold them. On v1 any `unified` entry is refused: a
+/// `oom_score_adj` is a matter of processes and is applied by the caller. On v1 any `unified` entry is refused: a
 /// caller that may only warn, as at an update, takes them out of the patch first.
 pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Change, PlanError> {
     let mut draft = PlanBuilder { now, change: Change::default() };

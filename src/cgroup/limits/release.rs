@@ -1,8 +1,8 @@
 //! The cgroup of a container that has ended, and keeps its statistics until it is removed.
 //!
-//! Some of its limits bind the cgroup above even when no process is left. On v1 the kernel refuses a CPU quota below that of
-//! a child, and a cpuset without what a child has. On v2 `memory.min` and `memory.low` protect the page cache that the
-//! container left from the containers beside it.
+//! Some of its limits bind the cgroup above even when no process is left. On v1 the kernel refuses
+//! a CPU quota below that of a child, and a cpuset without what a child has. On v2 `memory.min` and
+//! `memory.low` protect the page cache that the container left from the containers beside it.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::cgroupfs::gone;
 use crate::layout::Version;
 use crate::limits::knob::{CgroupFs, Knob};
 
-/// What binds the cgroup above, and the value that does not.
+/// A limit that restricts the parent, and the value that does not.
 static V1: [(Knob, &str); 3] = [(Knob::CFS_QUOTA, "-1"), (Knob::CPUSET_CPUS, ""), (Knob::CPUSET_MEMS, "")];
 static V2: [(Knob, &str); 2] = [(Knob::MEMORY_MIN, "0"), (Knob::MEMORY_LOW, "0")];
 
@@ -28,9 +28,11 @@ pub struct ReleaseError {
 }
 
 impl Cgroup {
-    /// Lifts the limits that bind the cgroup above; all others and the statistics stay. A cgroup that is gone binds nothing.
+    /// Lifts the limits that bind the cgroup above; all others and the statistics stay. A cgroup
+    /// that is gone binds nothing.
     ///
-    /// Tries each of them and returns the first failure. systemd is not told: it removes the scope of an ended container.
+    /// Tries each of them and returns the first failure. systemd is not notified: it removes the
+    /// scope of an ended container.
     pub fn release_parent(&self) -> Result<(), ReleaseError> {
         release(self)
     }

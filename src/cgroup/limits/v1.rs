@@ -49,7 +49,8 @@ pub(crate) fn plan(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(
     }
     for (size, limit) in hugepages {
         let knob = Knob::hugetlb_limit(size);
-        // The kubelet forbids every size of the host, with or without the controller: nothing to forbid is no failure.
+        // The kubelet forbids every size of the host, with or without the controller: a missing
+        // controller is not an error.
         if draft.now(&knob).is_some() || *limit != Bytes(0) {
             draft.set("hugepage_limits", knob, limit.to_string())?;
         }
@@ -81,7 +82,7 @@ fn memory(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanEr
     }
 }
 
-/// Whether a limit is no higher than another one.
+/// Whether a limit is at most another one.
 fn at_most(a: Option<Bytes>, b: Option<Bytes>) -> bool {
     match (a, b) {
         (_, None) => true,

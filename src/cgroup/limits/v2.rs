@@ -54,7 +54,8 @@ pub(crate) fn plan(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(
     }
     for (size, limit) in hugepages {
         let (knob, reserved) = (Knob::hugetlb_max(size), Knob::hugetlb_reserved_max(size));
-        // The kubelet forbids every size of the host, with or without the controller: nothing to forbid is no failure.
+        // The kubelet forbids every size of the host, with or without the controller: a missing
+        // controller is not an error.
         if draft.now(&knob).is_none() && *limit == Bytes(0) {
             continue;
         }

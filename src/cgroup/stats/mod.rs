@@ -1,4 +1,4 @@
-//! What a cgroup uses: read from the kernel's files as they are, whichever kind of cgroup this host has.
+//! Usage of a cgroup, read from the kernel's files of v1 and v2.
 //!
 //! ```text
 //!              v1                                          v2
@@ -18,7 +18,7 @@
 //! huge pages   hugetlb.SIZE.{usage,max_usage}_in_bytes     hugetlb.SIZE.current
 //! tasks        pids.max                                    pids.max
 //! ```
-//! Where a file is missing, what it would tell is absent. All numbers count what is below the cgroup too.
+//! Values of missing files are absent. All numbers include the descendants of the cgroup.
 
 mod counters;
 #[cfg(test)]
@@ -43,7 +43,7 @@ use crate::cgroup::Cgroup;
 use crate::layout::Version;
 use crate::limits::knob::Knob;
 
-/// What one look at the files of [`Cgroup::usage`] tells, with what stands beside it in the same files.
+/// One read of the files of [`Cgroup::usage`], with the other values of the same files.
 struct Sample {
     usage: GroupUsage,
     cpu: CpuCounters,
@@ -65,9 +65,9 @@ struct MemorySample {
 }
 
 impl Cgroup {
-    /// What is used in this cgroup and below it; `None` where it is gone.
+    /// Returns the usage of this cgroup and its descendants; `None` if it does not exist.
     ///
-    /// Takes no lock and waits for nobody. `scratch` is only room to read into: a list is read through a single one.
+    /// Takes no lock and does not block. `scratch` is only room to read into: a list is read through a single one.
     pub fn usage(&self, scratch: &mut ReadBuffer) -> Result<Option<GroupUsage>, ReadError> {
         Ok(self.look(scratch)?.map(|look| look.usage))
     }
@@ -96,7 +96,7 @@ impl Cgroup {
         Ok(Some(Sample { usage, cpu: cpu.besides, memory }))
     }
 
-    /// How many tasks are in this cgroup and below it; `None` where nobody counts them.
+    /// Returns the number of tasks in this cgroup and its descendants; `None` if the kernel does not count them.
     pub fn tasks(&self, scratch: &mut ReadBuffer) -> Result<Option<TaskCount>, ReadError> {
         let Some(dir) = self.dir_of("pids") else { return Ok(None) };
         scratch.turn_to(self.file_cache());
@@ -123,7 +123,7 @@ fn limit(knob: &Knob, dir: &Path, scratch: &mut ReadBuffer) -> Result<Option<u64
     Ok(text.and_then(|text| knob.value(text).limit().flatten()).map(|limit| limit.0))
 }
 
-/// What a limit leaves; a limit that was just lowered may be below what is used.
+/// Returns the memory left below a limit; a lowered limit may be below the usage.
 fn left(limit: Option<u64>, used: u64) -> Option<u64> {
     limit.map(|limit| limit.saturating_sub(used))
 }

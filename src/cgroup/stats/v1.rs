@@ -16,7 +16,7 @@ pub(super) fn cpu(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<CpuSample,
     Ok(CpuSample { used: scratch.number(&dir, "cpuacct.usage")?, besides: CpuCounters::default() })
 }
 
-/// What [`cpu`] has no need of.
+/// Values that [`cpu`] does not need.
 pub(super) fn more_of_cpu(
     group: &Cgroup,
     scratch: &mut ReadBuffer,
@@ -34,7 +34,7 @@ pub(super) fn more_of_cpu(
     Ok(())
 }
 
-/// What is told of memory in files of its own.
+/// Counters of memory in separate files.
 pub(super) fn more_of_memory(
     group: &Cgroup,
     scratch: &mut ReadBuffer,
@@ -53,7 +53,7 @@ pub(super) fn more_of_memory(
     Ok(())
 }
 
-/// What went to and from each device.
+/// Bytes and operations of each device.
 pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceIo>, ReadError> {
     let Some(dir) = group.dir_of("blkio") else { return Ok(Vec::new()) };
     let mut devices = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceI
     Ok(devices)
 }
 
-/// Lines such as `8:0 Read 4096`; the sum at the end is none of them.
+/// Lines such as `8:0 Read 4096`; the sum at the end is skipped.
 fn operations(
     dir: &Path,
     file: &str,
@@ -112,7 +112,7 @@ pub(super) fn device_number(text: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What `memory.stat` says of a cgroup with all below it.
+/// Values of `memory.stat` for a cgroup with its descendants.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) inactive_file: Option<u64>,
@@ -121,11 +121,11 @@ pub(super) struct Stat {
     pub(super) major_page_faults: Option<u64>,
     /// Only where the kernel counts swap for each cgroup.
     pub(super) swap: Option<u64>,
-    /// Whether this cgroup or one above it has a limit, so that it is worth asking for its own.
+    /// Whether this cgroup or one above it has a limit, so that reading its own is useful.
     pub(super) limited: bool,
     /// The same for memory and swap together.
     pub(super) swap_limited: bool,
-    /// What only metrics tell.
+    /// Values that only metrics have.
     pub(super) besides: MemoryCounters,
 }
 

@@ -1,4 +1,4 @@
-//! What only the fake can be brought to: writes that fail, memory that stays, and any change after any other.
+//! Cases that only the fake can produce: failing writes, unreclaimable memory, and any sequence of changes.
 
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ fn the_same_again_is_not_even_written() {
 }
 
 #[test]
-fn lowering_memory_below_usage_fails_on_both_and_kills_nobody() {
+fn lowering_memory_below_usage_fails_on_both_versions_without_a_kill() {
     let v1 = FakeCgroup::v1().using(48 * MIB);
     apply(&v1, &both(64)).unwrap();
     let busy = apply(&v1, &both(32)).unwrap_err();
@@ -53,7 +53,7 @@ fn lowering_memory_below_usage_fails_on_both_and_kills_nobody() {
 }
 
 #[test]
-fn page_cache_gives_way_and_the_brake_is_let_go() {
+fn page_cache_is_reclaimed_and_memory_high_is_reset() {
     for high in ["max", "41943040"] {
         let fs = FakeCgroup::v2().using(16 * MIB).caching(40 * MIB);
         apply(&fs, &both(64)).unwrap();
@@ -70,8 +70,8 @@ fn page_cache_gives_way_and_the_brake_is_let_go() {
 }
 
 #[test]
-fn a_squeeze_that_fails_late_lets_go_of_the_brake() {
-    // With swap allowed, only trying can tell.
+fn a_shrink_that_fails_late_resets_memory_high() {
+    // With swap allowed, only an attempt shows it.
     let fs = FakeCgroup::v2().using(48 * MIB);
     let some_swap = |mib| LimitsPatch { memory: memory(mib), memory_swap: memory(96), ..LimitsPatch::default() };
     apply(&fs, &some_swap(64)).unwrap();
@@ -83,7 +83,7 @@ fn a_squeeze_that_fails_late_lets_go_of_the_brake() {
 }
 
 #[test]
-fn a_raw_memory_limit_kills_nobody_either() {
+fn a_unified_memory_limit_kills_no_process_either() {
     let fs = FakeCgroup::v2().using(48 * MIB);
     apply(&fs, &both(64)).unwrap();
     for (limit, kind) in [
@@ -212,7 +212,7 @@ proptest! {
     }
 
     #[test]
-    fn any_order_of_arrival_ends_in_the_last_asked_state(
+    fn any_order_of_requests_ends_with_the_last_requested_limits(
         sizes in prop::collection::vec((size(), bandwidth()), 1..5),
         used in 0..32_u64,
     ) {

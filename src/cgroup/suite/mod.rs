@@ -1,4 +1,4 @@
-//! What the engine promises, tested on the fake and on the real kernel alike.
+//! The guarantees of the engine, tested on the fake and on the real kernel.
 
 mod faults;
 
@@ -43,11 +43,11 @@ on_every_ground! {
     quota_and_period_change_together_in_any_direction
     applying_the_same_again_changes_nothing
     less_for_memory_and_swap_than_for_memory_is_refused
-    forbidding_huge_pages_that_the_host_does_not_have_is_no_failure
+    a_zero_limit_of_missing_huge_pages_is_accepted
     raw_v2_settings_are_taken_on_v2_and_refused_on_v1
     a_refused_write_takes_the_earlier_ones_back
-    what_somebody_else_writes_is_drift
-    what_is_taken_back_is_as_it_was
+    a_value_that_another_process_wrote_is_drift
+    a_rolled_back_change_restores_all_values
     a_change_cut_off_anywhere_is_finished_or_undone
 }
 
@@ -180,7 +180,7 @@ fn less_for_memory_and_swap_than_for_memory_is_refused(fs: &impl CgroupFs) {
     assert_eq!(observe(fs).unwrap(), before);
 }
 
-fn forbidding_huge_pages_that_the_host_does_not_have_is_no_failure(fs: &impl CgroupFs) {
+fn a_zero_limit_of_missing_huge_pages_is_accepted(fs: &impl CgroupFs) {
     let size = HugePageSize::new("4KB").unwrap();
     let mut patch = LimitsPatch { hugepages: [(size.clone(), Bytes(0))].into(), ..both(64) };
     assert_eq!(apply(fs, &patch).unwrap().memory, Some(Bytes(64 * MIB)));
@@ -223,7 +223,7 @@ fn a_refused_write_takes_the_earlier_ones_back(fs: &impl CgroupFs) {
     assert_eq!(observe(fs).unwrap(), before);
 }
 
-fn what_somebody_else_writes_is_drift(fs: &impl CgroupFs) {
+fn a_value_that_another_process_wrote_is_drift(fs: &impl CgroupFs) {
     let settings = apply::apply(fs, &everything()).unwrap();
     let (knob, value) = match fs.version() {
         Version::V1 => (Knob::CFS_QUOTA, "70000"),
@@ -248,7 +248,7 @@ fn larger() -> LimitsPatch {
     }
 }
 
-fn what_is_taken_back_is_as_it_was(fs: &impl CgroupFs) {
+fn a_rolled_back_change_restores_all_values(fs: &impl CgroupFs) {
     for (from, to) in [(everything(), larger()), (larger(), everything())] {
         let before = apply(fs, &from).unwrap();
         let change = apply::prepare(fs, &to).unwrap();

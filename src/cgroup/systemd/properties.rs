@@ -1,7 +1,7 @@
-//! What systemd is to be told: the values of a cgroup's files in its own words. Pure: nothing here touches a file.
+//! Converts the values of a cgroup's files to properties of systemd. Pure: no file is read or written.
 //!
-//! systemd writes all limits of a unit again whenever it reloads, from what it was told; what it was not told it sets
-//! back to nothing. So every file that it knows is told to it. Files that it does not know it leaves alone.
+//! At each reload, systemd writes all limits of a unit again from its properties, and resets limits without a property.
+//! So it gets a property for every file that it supports. It does not change other files.
 
 use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
 use crate::layout::Version;
@@ -26,7 +26,7 @@ pub(crate) enum Value {
     Pairs(Vec<(String, String)>),
 }
 
-/// How systemd says "no limit".
+/// systemd's value for unlimited.
 const INFINITY: u64 = u64::MAX;
 const SECOND: u64 = 1_000_000;
 /// systemd writes a quota down in whole percents of a CPU, and reads that back when it reloads.
@@ -99,7 +99,7 @@ fn bandwidth_knobs(version: Version) -> Vec<Knob> {
 /// Which systemd writes for every scope, and has no property for.
 const OOM_GROUP: Knob = Knob::named("memory.oom.group");
 
-/// The files that systemd may write while it is told of others: it puts the whole of a controller in force.
+/// The files that systemd may also write when a property is set: it writes all files of the controller.
 pub(crate) fn not_representable(version: Version) -> Vec<Knob> {
     // A device's own weight stands in the same file, so what is read there cannot be written back.
     let table = table(version).iter().filter(|known| known.property != "IOWeight");
@@ -110,7 +110,7 @@ pub(crate) fn not_representable(version: Version) -> Vec<Knob> {
     knobs
 }
 
-/// What to tell systemd of release `systemd` of the files in `changed`; `now` has the values of all others.
+/// Returns the properties for the files in `changed`, for release `systemd`; `now` has the values of all other files.
 pub(crate) fn of(version: Version, systemd: u32, now: &Values, changed: &Values) -> Result<Vec<Property>, Unreadable> {
     let mut properties = Vec::new();
     for Known { knob, property, since, form } in table(version) {
@@ -150,7 +150,7 @@ impl Form {
     }
 }
 
-/// The quota for a second, rounded up so that no reload makes it less than was asked for.
+/// The quota for a second, rounded up so that no reload makes it less than requested.
 fn bandwidth<'a>(
     version: Version,
     systemd: u32,
@@ -204,7 +204,7 @@ fn rounded(quota: u64, period: u64) -> u64 {
     per_second(quota, period).saturating_mul(period) / SECOND
 }
 
-/// What a quota is in a second, in whole percents: never less than it is.
+/// Returns a quota in whole percents of a CPU, rounded up.
 fn per_second(quota: u64, period: u64) -> u64 {
     let exact = quota.saturating_mul(SECOND).div_ceil(period.max(1));
     exact.div_ceil(PERCENT).saturating_mul(PERCENT)
@@ -231,7 +231,7 @@ pub(crate) fn devices(policy: &Policy) -> Option<Vec<Property>> {
     let strictly = |pairs| {
         vec![
             Property { name: "DevicePolicy", value: Value::Text("strict".to_owned()) },
-            // Without an empty list first, what is told is added to what was told before.
+            // Without an empty list first, systemd appends to the earlier list.
             Property { name: "DeviceAllow", value: Value::Pairs(Vec::new()) },
             Property { name: "DeviceAllow", value: Value::Pairs(pairs) },
         ]

@@ -14,14 +14,14 @@ fn values(pairs: &[(&'static str, &str)]) -> Values {
         .collect()
 }
 
-fn told(version: Version, pairs: &[(&'static str, &str)]) -> Vec<(&'static str, Value)> {
+fn properties(version: Version, pairs: &[(&'static str, &str)]) -> Vec<(&'static str, Value)> {
     let changed = values(pairs);
     let properties = of(version, NEW, &Values::new(), &changed).unwrap();
     properties.into_iter().map(|Property { name, value }| (name, value)).collect()
 }
 
 #[test]
-fn limits_are_told_and_no_limit_is_infinity() {
+fn limits_are_properties_and_unlimited_is_infinity() {
     for (file, property) in [
         ("memory.max", "MemoryMax"),
         ("memory.high", "MemoryHigh"),
@@ -31,21 +31,21 @@ fn limits_are_told_and_no_limit_is_infinity() {
         ("memory.zswap.max", "MemoryZSwapMax"),
         ("pids.max", "TasksMax"),
     ] {
-        assert_eq!(told(Version::V2, &[(file, "8192\n")]), [(property, Value::Number(8192))]);
-        assert_eq!(told(Version::V2, &[(file, "max")]), [(property, Value::Number(u64::MAX))]);
+        assert_eq!(properties(Version::V2, &[(file, "8192\n")]), [(property, Value::Number(8192))]);
+        assert_eq!(properties(Version::V2, &[(file, "max")]), [(property, Value::Number(u64::MAX))]);
     }
 }
 
 #[test]
-fn no_swap_is_told_as_none_and_what_systemd_calls_too_little_as_the_least_it_takes() {
-    assert_eq!(told(Version::V2, &[("memory.swap.max", "0")]), [("MemorySwapMax", Value::Number(0))]);
-    assert_eq!(told(Version::V2, &[("memory.min", "0")]), [("MemoryMin", Value::Number(0))]);
-    assert_eq!(told(Version::V2, &[("memory.max", "0")]), [("MemoryMax", Value::Number(1))]);
-    assert_eq!(told(Version::V2, &[("pids.max", "0")]), [("TasksMax", Value::Number(1))]);
+fn zero_swap_is_a_property_and_too_small_values_are_raised_to_the_minimum() {
+    assert_eq!(properties(Version::V2, &[("memory.swap.max", "0")]), [("MemorySwapMax", Value::Number(0))]);
+    assert_eq!(properties(Version::V2, &[("memory.min", "0")]), [("MemoryMin", Value::Number(0))]);
+    assert_eq!(properties(Version::V2, &[("memory.max", "0")]), [("MemoryMax", Value::Number(1))]);
+    assert_eq!(properties(Version::V2, &[("pids.max", "0")]), [("TasksMax", Value::Number(1))]);
 }
 
 #[test]
-fn a_quota_is_told_for_a_second_and_never_as_less_than_it_is() {
+fn a_quota_is_converted_to_one_second_and_rounded_up() {
     for (file, second, period) in [
         ("25000 100000", 250_000, 100_000),
         ("12345 100000", 130_000, 100_000),
@@ -56,14 +56,14 @@ fn a_quota_is_told_for_a_second_and_never_as_less_than_it_is() {
         ("50000", 500_000, 100_000),
     ] {
         let expected = [("CPUQuotaPerSecUSec", Value::Number(second)), ("CPUQuotaPeriodUSec", Value::Number(period))];
-        assert_eq!(told(Version::V2, &[("cpu.max", file)]), expected, "{file}");
+        assert_eq!(properties(Version::V2, &[("cpu.max", file)]), expected, "{file}");
     }
 }
 
 #[test]
-fn shares_or_weight_alone_say_nothing_of_the_quota() {
-    assert_eq!(told(Version::V2, &[("cpu.weight", "59")]), [("CPUWeight", Value::Number(59))]);
-    assert_eq!(told(Version::V1, &[("cpu.shares", "512")]), [("CPUShares", Value::Number(512))]);
+fn shares_or_weight_alone_do_not_set_the_quota() {
+    assert_eq!(properties(Version::V2, &[("cpu.weight", "59")]), [("CPUWeight", Value::Number(59))]);
+    assert_eq!(properties(Version::V1, &[("cpu.shares", "512")]), [("CPUShares", Value::Number(512))]);
 }
 
 #[test]
@@ -76,37 +76,40 @@ fn on_v1_half_of_a_quota_is_completed_from_what_is_in_force() {
 }
 
 #[test]
-fn v1_has_names_of_its_own_and_what_systemd_does_not_know_there_is_not_told() {
+fn v1_has_its_own_properties_and_unsupported_files_have_none() {
     let limits = [("memory.limit_in_bytes", "9223372036854771712"), ("pids.max", "10")];
     let expected = [("MemoryLimit", Value::Number(u64::MAX)), ("TasksMax", Value::Number(10))];
-    assert_eq!(told(Version::V1, &limits), expected);
-    assert_eq!(told(Version::V1, &[("memory.memsw.limit_in_bytes", "1"), ("cpuset.cpus", "0")]), []);
-    assert_eq!(told(Version::V2, &[("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("io.max", "8:0 rbps=1")]), []);
+    assert_eq!(properties(Version::V1, &limits), expected);
+    assert_eq!(properties(Version::V1, &[("memory.memsw.limit_in_bytes", "1"), ("cpuset.cpus", "0")]), []);
+    assert_eq!(
+        properties(Version::V2, &[("hugetlb.2MB.max", "0"), ("memory.oom.group", "1"), ("io.max", "8:0 rbps=1")]),
+        []
+    );
 }
 
 #[test]
-fn sets_are_told_bit_by_bit() {
-    assert_eq!(told(Version::V2, &[("cpuset.cpus", "0-2,9")]), [("AllowedCPUs", Value::Mask(vec![0b111, 0b10]))]);
-    assert_eq!(told(Version::V2, &[("cpuset.mems", "8")]), [("AllowedMemoryNodes", Value::Mask(vec![0, 1]))]);
-    assert_eq!(told(Version::V2, &[("cpuset.cpus", "\n")]), [("AllowedCPUs", Value::Mask(vec![]))]);
+fn cpusets_are_bit_masks() {
+    assert_eq!(properties(Version::V2, &[("cpuset.cpus", "0-2,9")]), [("AllowedCPUs", Value::Mask(vec![0b111, 0b10]))]);
+    assert_eq!(properties(Version::V2, &[("cpuset.mems", "8")]), [("AllowedMemoryNodes", Value::Mask(vec![0, 1]))]);
+    assert_eq!(properties(Version::V2, &[("cpuset.cpus", "\n")]), [("AllowedCPUs", Value::Mask(vec![]))]);
 }
 
 #[test]
-fn a_weight_for_all_is_told_and_one_for_a_device_is_not() {
-    assert_eq!(told(Version::V2, &[("io.weight", "default 200")]), [("IOWeight", Value::Number(200))]);
-    assert_eq!(told(Version::V2, &[("io.weight", "200")]), [("IOWeight", Value::Number(200))]);
-    assert_eq!(told(Version::V2, &[("io.weight", "8:0 200")]), []);
+fn a_default_weight_is_a_property_and_a_weight_of_one_device_is_not() {
+    assert_eq!(properties(Version::V2, &[("io.weight", "default 200")]), [("IOWeight", Value::Number(200))]);
+    assert_eq!(properties(Version::V2, &[("io.weight", "200")]), [("IOWeight", Value::Number(200))]);
+    assert_eq!(properties(Version::V2, &[("io.weight", "8:0 200")]), []);
 }
 
 #[test]
-fn an_old_systemd_is_told_what_it_knows() {
+fn an_old_systemd_gets_only_properties_that_it_supports() {
     let changed = values(&[("cpuset.cpus", "0"), ("cpu.max", "5000 10000"), ("memory.max", "4096")]);
     let properties = of(Version::V2, 239, &Values::new(), &changed).unwrap();
     assert_eq!(properties.iter().map(|p| p.name).collect::<Vec<_>>(), ["MemoryMax", "CPUQuotaPerSecUSec"]);
 }
 
 #[test]
-fn nonsense_is_not_told() {
+fn invalid_values_have_no_property() {
     for (file, value) in [
         ("memory.max", "much"),
         ("cpu.max", "max often"),
@@ -120,7 +123,7 @@ fn nonsense_is_not_told() {
 }
 
 #[test]
-fn every_file_that_can_be_told_is_looked_after() {
+fn every_file_with_a_property_is_restored_after_a_reload() {
     let names = |version| not_representable(version).iter().map(|knob| knob.file().to_owned()).collect::<Vec<_>>();
     for file in ["memory.high", "cpu.max", "cpu.weight", "cpuset.cpus", "pids.max"] {
         assert!(names(Version::V2).iter().any(|name| name == file), "{file}");
@@ -143,7 +146,7 @@ fn the_rules_of_a_container_are_a_strict_list() {
 }
 
 #[test]
-fn all_devices_are_told_as_two_rules_and_what_has_no_words_is_refused() {
+fn all_devices_are_two_rules_and_inexpressible_rules_are_rejected() {
     let all = devices(&Policy::new(&allow_all()).unwrap()).unwrap();
     let pairs = ["char-*", "block-*"].map(|all| (all.to_owned(), "rwm".to_owned()));
     assert_eq!((&all[0].value, &all[2].value), (&Value::Text("strict".into()), &Value::Pairs(pairs.into())));
@@ -158,7 +161,7 @@ fn all_devices_are_told_as_two_rules_and_what_has_no_words_is_refused() {
 }
 
 #[test]
-fn what_a_reload_makes_of_a_file_is_known() {
+fn the_value_after_a_reload_is_known() {
     let after = |file, wrote, period: Option<&str>| {
         after_reload(&Knob::named(file), wrote, period.map(|period| Knob::CFS_PERIOD.value(period)).as_ref())
     };

@@ -1,7 +1,8 @@
-//! What a reload of systemd leaves behind, put right again.
+//! Restores limits after a reload of systemd.
 //!
-//! When it reloads, systemd writes all limits as it was told them. Two of them it cannot be told: a quota that is no whole
-//! percent of a CPU, and that the processes of a container are to be killed together.
+//! At a reload, systemd writes all limits from its properties. Two limits have no exact property: a
+//! quota that is not a whole percent of a CPU, and that the processes of a container are to be
+//! killed together.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,7 +15,7 @@ use super::{MANAGER, SyncError, SystemdError, properties, property};
 use crate::cgroup::Cgroup;
 use crate::limits::knob::{AppliedValues, CgroupFs as _, Knob};
 
-/// Where systemd says that it has read all units again, by the time of a file.
+/// The file whose modification time changes when systemd has reloaded all units.
 const DIR: &str = "/run/systemd";
 const FILE: &[u8] = b"systemd-units-load";
 
@@ -46,7 +47,7 @@ impl ReloadWatcher {
 }
 
 impl super::Systemd {
-    /// Waits until everything is written that is to be written after a reload: systemd answers nobody before that.
+    /// Waits until everything is written that is to be written after a reload: systemd does not reply before that.
     pub fn settle(&self) -> Result<(), SystemdError> {
         property(&mut Bus::connect()?, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
         Ok(())
@@ -54,8 +55,8 @@ impl super::Systemd {
 }
 
 impl Cgroup {
-    /// Writes again what a reload changed of what `settings` says was written; says which files these were. What holds
-    /// neither the one nor the other value was changed by somebody else, and stays.
+    /// Restores the files of `settings` that a reload changed, and returns them. A file with
+    /// neither the written nor systemd's value was changed by another process, and stays.
     pub fn restore_after_reload(&self, settings: &AppliedValues) -> Result<Vec<Knob>, SyncError> {
         let mut again = Vec::new();
         if self.unit().is_none() {

@@ -1,4 +1,4 @@
-//! Telling systemd what is in force, without letting it change that.
+//! Sends active limits to systemd, and restores the files that it changes then.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::devices::Policy;
 use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
 use crate::limits::value::KnobValue;
 
-/// Why systemd could not be told; what is in force is as it was before.
+/// A failed request to systemd; the active limits are as before.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    #[error("telling systemd the limits of {unit}")]
+    #[error("setting the limits of {unit} in systemd")]
     Systemd { unit: String, source: SystemdError },
-    #[error("telling systemd the limits of {unit}")]
+    #[error("setting the limits of {unit} in systemd")]
     Unreadable { unit: String, source: Unreadable },
     #[error("reading {file}")]
     Read { file: PathBuf, source: io::Error },
@@ -34,11 +34,12 @@ impl ErrorClass for SyncError {
 }
 
 impl Cgroup {
-    /// Tells systemd of files that were written, with the values that they have now, so that it writes the same when it
-    /// next reloads. To take that back, it is told the old values.
+    /// Sends the current values of written files to systemd, so that it writes the same when it
+    /// next reloads. A rollback sends the old values.
     ///
-    /// systemd writes what it is told at once, rounded as it sees fit: afterwards every file is put back to what it
-    /// held. With the cgroupfs driver, and for files that systemd does not know, there is nobody to tell.
+    /// systemd writes these values immediately, and rounds some of them: afterwards every file is
+    /// restored to the value it had. With the cgroupfs driver, and for files that systemd does not
+    /// support, nothing is sent.
     pub fn sync(&self, changed: &Values) -> Result<(), SyncError> {
         let Some((systemd, unit)) = self.unit() else { return Ok(()) };
         let mut now = Values::new();
@@ -57,7 +58,8 @@ impl Cgroup {
         for (knob, value) in &now {
             let kept = match self.held(knob)? {
                 Some(found) => knob.same(&found, value),
-                // systemd takes a controller away that nobody needs: no set is held there as well as with it.
+                // systemd disables a controller that no unit needs: the cpuset is then empty, as
+                // with an empty property.
                 None => value.text().is_empty(),
             };
             if !kept {
@@ -71,7 +73,7 @@ impl Cgroup {
         outcome.map_err(|source| SyncError::Systemd { unit: unit.name().to_owned(), source })
     }
 
-    /// Tells systemd which devices may be used.
+    /// Sends the allowed devices to systemd.
     pub(crate) fn sync_devices(&self, policy: &Policy) -> Result<(), SystemdError> {
         let Some((systemd, unit)) = self.unit() else { return Ok(()) };
         let told: Vec<Property> = properties::devices(policy).ok_or(SystemdError::DeviceRules)?;
@@ -110,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_writes_is_told() {
+    fn written_values_are_sent_to_systemd() {
         let fs = FakeCgroup::v2();
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         assert_eq!(known(&fs, &Knob::CPU_WEIGHT).unwrap(), "59");
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_was_refused_halfway_was_never_told() {
+    fn a_change_that_fails_halfway_is_not_sent() {
         let fs = FakeCgroup::v2();
         fs.fail_after(1, Errno::INVAL);
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap_err();
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_systemd_cannot_be_told_of_is_taken_back() {
+    fn a_change_that_systemd_rejects_is_rolled_back() {
         let fs = FakeCgroup::v2();
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let before = fs.files();
@@ -138,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn whatever_becomes_of_a_change_that_was_cut_off_is_told() {
+    fn the_outcome_of_an_interrupted_change_is_sent() {
         let fs = FakeCgroup::v2();
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let change = apply::prepare(&fs, &patch(2, 2 << 20)).unwrap();
-        // Written, and not told.
+        // Written, and not sent.
         change.writes.iter().for_each(|write| fs.write(&write.knob, write.want.text()).unwrap());
         assert!(matches!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "2097152");
-        // Told, and then half undone by somebody who was cut off too.
+        // Sent, and then partly rolled back by a daemon that was killed too.
         let first = &change.writes[0];
         fs.write(&first.knob, first.had.text()).unwrap();
         assert_eq!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn with_the_cgroupfs_driver_there_is_nobody_to_tell() {
+    fn nothing_is_sent_with_the_cgroupfs_driver() {
         let layout = crate::Layout::V2 { root: "/nonexistent".into() };
         let group = Cgroup::new(std::sync::Arc::new(layout), model::CgroupPath::new("/a.slice/b.scope").unwrap());
         group.sync(&Values::from([(Knob::MEMORY_MAX, Knob::MEMORY_MAX.value("nonsense"))])).unwrap();

@@ -158,12 +158,12 @@ impl Bridge {
             let pair = Pair { name: &pod.name, bridge, mtu, peer: INTERFACE, peer_mac: pod.mac, namespace };
             link::make_pair(&mut batch, &pair);
             pod.ips.iter().for_each(|ip| neighbor::add(&mut batch, bridge, *ip, pod.mac));
-            link::ask_link(&mut batch, &pod.name);
-            let port = socket.ask(batch)?.iter().find_map(link::read_link);
+            link::request_link(&mut batch, &pod.name);
+            let port = socket.request(batch)?.iter().find_map(link::read_link);
             let port = port.ok_or(NetlinkError::Noise { doing: "reading the pod's interface" })?.index;
             let mut batch = Batch::new();
             neighbor::add_to_bridge(&mut batch, port, pod.mac);
-            socket.ask(batch).map(|_| (made, port))
+            socket.request(batch).map(|_| (made, port))
         };
         make(made).or_else(|error| {
             let now = self.make(&mut self.lock())?;
@@ -241,8 +241,8 @@ fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32,
     let mut batch = Batch::new();
     link::no_link_local(&mut batch, INTERFACE);
     link::up(&mut batch, INTERFACE);
-    link::ask_link(&mut batch, INTERFACE);
-    let found = socket.ask(batch)?.iter().find_map(link::read_link);
+    link::request_link(&mut batch, INTERFACE);
+    let found = socket.request(batch)?.iter().find_map(link::read_link);
     let index = found.ok_or(NetlinkError::Noise { doing: "reading the pod's interface" })?.index;
     let mut batch = Batch::new();
     for config in homes {
@@ -250,7 +250,7 @@ fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32,
         link::add_routes(&mut batch, index, config.gateway);
         neighbor::add(&mut batch, index, config.gateway, gateway);
     }
-    socket.ask(batch)?;
+    socket.request(batch)?;
     Ok(index)
 }
 

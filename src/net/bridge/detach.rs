@@ -86,7 +86,7 @@ fn take_down(name: &str, neighbors: Option<(u32, Vec<IpAddr>)>) -> Result<bool, 
         ips.iter().for_each(|ip| neighbor::remove(&mut batch, bridge, *ip));
     }
     link::down(&mut batch, name);
-    match Socket::route()?.ask(batch) {
+    match Socket::route()?.request(batch) {
         Ok(_) => Ok(true),
         Err(error) if error.errno() == Some(libc::ENODEV) => Ok(false),
         Err(error) => Err(error),

@@ -91,7 +91,7 @@ impl Bridge {
         let links = self.pod_links(state);
         mend_ports(&mut batch, &host, made.index, &links);
         neighbor::mend(&socket, &mut batch, made.index, &links).map_err(NotReady::Bridge)?;
-        socket.ask(batch).map_err(NotReady::Bridge)?;
+        socket.request(batch).map_err(NotReady::Bridge)?;
         let State { ports, attached, .. } = state;
         ports.sockets.hold_missing(&self.settings.bridge, |pod| attached.contains_key(pod));
         self.check_rules(state).map_err(NotReady::Rules)?;
@@ -132,8 +132,8 @@ impl Bridge {
             None => link::make_bridge(&mut batch, name, state.mac.unwrap_or_else(|| ipam::bridge_mac(name)), mtu),
         }
         link::up(&mut batch, name);
-        link::ask_link(&mut batch, name);
-        let link = socket.ask(batch)?.iter().find_map(link::read_link);
+        link::request_link(&mut batch, name);
+        let link = socket.request(batch)?.iter().find_map(link::read_link);
         link.as_ref().or(found).map(made).ok_or(NetlinkError::Noise { doing: "reading the bridge" })
     }
 

@@ -71,7 +71,7 @@ impl Cni {
         };
         let network = list.name.clone();
         let ready = match exec::find_all(&list, &self.settings().bin_dirs) {
-            Ok(()) => self.ask(list).await,
+            Ok(()) => self.check(list).await,
             Err(missing) => Err(Arc::new(missing)),
         };
         match ready {
@@ -81,7 +81,7 @@ impl Cni {
     }
 
     /// Concurrent callers wait for one call of the plugins.
-    async fn ask(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
+    async fn check(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
         let mut asked = self.asked.lock().await;
         if let Some(last) = asked.as_ref()
             && last.list == list
@@ -89,12 +89,12 @@ impl Cni {
         {
             return last.output.clone();
         }
-        let output = self.ask_plugins(&list).await.map_err(Arc::new);
+        let output = self.check_plugins(&list).await.map_err(Arc::new);
         *asked = Some(LastStatus { list, at: Instant::now(), output: output.clone() });
         output
     }
 
-    async fn ask_plugins(&self, list: &ConfList) -> Result<(), PluginError> {
+    async fn check_plugins(&self, list: &ConfList) -> Result<(), PluginError> {
         let settings = self.settings();
         let deadline = Deadline::after(settings.timeout.min(PATIENCE));
         let bin_dirs = &settings.bin_dirs;

@@ -85,8 +85,8 @@ impl Resizable for ContainerRecord {
 }
 
 impl Runtime {
-    /// Changes the resources of a container. For a container that has exited it does nothing and succeeds: the container
-    /// may have exited during the request.
+    /// Changes the resources of a container. For a container that has exited it does nothing and
+    /// succeeds: the container may have exited during the request.
     pub(crate) async fn update(self: &Arc<Self>, id: &str, update: ContainerUpdate) -> Result<(), UpdateError> {
         let entry = self.readable_container(id)?;
         let _turn = entry.lock_resources().await;

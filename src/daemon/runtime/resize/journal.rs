@@ -164,8 +164,9 @@ pub(crate) fn apply<A: Serialize>(
     outcome
 }
 
-/// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is recorded: what was asked,
-/// and what stands in the files. What can be neither finished nor undone, or not be recorded, is left to the next daemon.
+/// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is
+/// recorded: what was asked, and what stands in the files. What can be neither finished nor undone,
+/// or not be recorded, is left to the next daemon.
 pub(crate) fn recover<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,

@@ -87,9 +87,9 @@ fn forget(
             _ => None,
         };
         let mut batch = Batch::new();
-        ask(&mut batch, v6, only);
+        add_dump(&mut batch, v6, only);
         let (mut flows, mut outcome) = (Vec::new(), Ok(()));
-        list.ask_each(batch, |reply| {
+        list.request_each(batch, |reply| {
             let Some(flow) = read(&reply).filter(|_| outcome.is_ok()) else { return };
             let of_port = by_port.get(&flow.to.port());
             if of_port.is_some_and(|forwards| forwards.iter().any(|forward| stale(forward, &flow))) {
@@ -113,7 +113,7 @@ fn remove(socket: &Socket, v6: bool, flows: &[Flow]) -> Result<(), NetlinkError>
         let mut message = batch.message(step, IPCTNL_MSG_CT_DELETE, 0, &[family(v6), 0, 0, 0]);
         message.bytes(CTA_TUPLE_ORIG | NESTED, &flow.name).bytes(CTA_ID, &flow.id);
     }
-    socket.ask(batch).map(drop)
+    socket.request(batch).map(drop)
 }
 
 fn family(v6: bool) -> u8 {
@@ -124,7 +124,7 @@ const NESTED: u16 = 0x8000;
 
 /// Requests the UDP connections to one port or to any. Kernels before 5.8 ignore the filter and
 /// send all connections; so the reader filters again.
-fn ask(batch: &mut Batch, v6: bool, port: Option<u16>) {
+fn add_dump(batch: &mut Batch, v6: bool, port: Option<u16>) {
     let step = Operation::new("listing connections");
     let mut message = batch.message(step, IPCTNL_MSG_CT_GET, DUMP, &[family(v6), 0, 0, 0]);
     message.nest(CTA_TUPLE_ORIG, |m| {

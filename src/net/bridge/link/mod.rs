@@ -290,15 +290,15 @@ fn family(ip: IpAddr) -> u8 {
 impl Socket {
     pub(super) fn links(&self) -> Result<Vec<Link>, NetlinkError> {
         let mut batch = Batch::new();
-        ask_links(&mut batch, "listing interfaces", DUMP);
-        Ok(self.ask(batch)?.iter().filter_map(read_link).collect())
+        request_links(&mut batch, "listing interfaces", DUMP);
+        Ok(self.request(batch)?.iter().filter_map(read_link).collect())
     }
 
     /// Returns the interface of that name. The kernel first finishes pending link events.
     pub(super) fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
         let mut batch = Batch::new();
-        ask_link(&mut batch, name);
-        match self.ask(batch) {
+        request_link(&mut batch, name);
+        match self.request(batch) {
             Ok(replies) => Ok(replies.iter().find_map(read_link)),
             Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(error),
@@ -308,7 +308,7 @@ impl Socket {
     pub(super) fn addresses(&self) -> Result<Vec<Address>, NetlinkError> {
         let mut batch = Batch::new();
         batch.message(Operation::new("listing addresses"), RTM_GETADDR, DUMP, &[0; 8]);
-        Ok(self.ask(batch)?.iter().filter_map(read_address).collect())
+        Ok(self.request(batch)?.iter().filter_map(read_address).collect())
     }
 
     /// Returns whether the address is one of the host's own.
@@ -317,7 +317,7 @@ impl Socket {
         (head[0], head[1]) = (family(address), if address.is_ipv4() { 32 } else { 128 });
         let mut batch = Batch::new();
         destination(&mut batch.message(Operation::new("reading a route"), RTM_GETROUTE, 0, &head), RTA_DST, address);
-        match self.ask(batch) {
+        match self.request(batch) {
             Ok(replies) => Ok(replies.iter().any(|r| r.kind == RTM_NEWROUTE && r.body.get(7) == Some(&RTN_LOCAL))),
             // No route, or one of type unreachable or prohibit.
             Err(NetlinkError::Refused { .. }) => Ok(false),
@@ -328,16 +328,16 @@ impl Socket {
     pub(super) fn routes(&self) -> Result<Vec<Route>, NetlinkError> {
         let mut batch = Batch::new();
         batch.message(Operation::new("listing routes"), RTM_GETROUTE, DUMP, &[0; 12]);
-        Ok(self.ask(batch)?.iter().filter_map(read_route).collect())
+        Ok(self.request(batch)?.iter().filter_map(read_route).collect())
     }
 }
 
 /// Adds a request for one interface, whose response follows those of all earlier messages.
-pub(super) fn ask_link(batch: &mut Batch, name: &str) {
-    ask_links(batch, "reading an interface", 0).text(IFLA_IFNAME, name);
+pub(super) fn request_link(batch: &mut Batch, name: &str) {
+    request_links(batch, "reading an interface", 0).text(IFLA_IFNAME, name);
 }
 
-fn ask_links<'a>(batch: &'a mut Batch, doing: &'static str, flags: u16) -> Message<'a> {
+fn request_links<'a>(batch: &'a mut Batch, doing: &'static str, flags: u16) -> Message<'a> {
     let mut message = batch.message(Operation::new(doing), RTM_GETLINK, flags, &link_head(0, 0));
     message.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     message

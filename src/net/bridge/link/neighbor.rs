@@ -73,7 +73,7 @@ impl Socket {
         let step = Operation::new("listing neighbours");
         // Kernels before 4.6 ignore the filter and send those of all interfaces.
         batch.message(step, RTM_GETNEIGH, DUMP, &head(0, 0, 0, 0)).u32(NDA_IFINDEX, index);
-        Ok(self.ask(batch)?.iter().filter_map(|reply| read(reply, index)).collect())
+        Ok(self.request(batch)?.iter().filter_map(|reply| read(reply, index)).collect())
     }
 }
 

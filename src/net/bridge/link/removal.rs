@@ -53,7 +53,7 @@ fn remove(state: &Arc<Mutex<State>>, links: &[PendingLink]) {
     for PendingLink { name, pod } in links {
         let mut batch = Batch::new();
         link::remove(&mut batch, name);
-        if let Err(error) = Socket::route().and_then(|socket| socket.ask(batch)) {
+        if let Err(error) = Socket::route().and_then(|socket| socket.request(batch)) {
             let error: &(dyn std::error::Error + 'static) = &error;
             tracing::warn!(
                 interface = name,

@@ -42,7 +42,7 @@ pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: BitRate) -> Re
         }
     });
     drop(message);
-    match socket.ask(batch) {
+    match socket.request(batch) {
         Ok(_) => Ok(true),
         Err(error) if matches!(error.errno(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => Ok(false),
         Err(error) => Err(error),

@@ -95,7 +95,7 @@ impl Socket {
     ///
     /// The first failure is the error. The kernel continues after one, except in a transaction of
     /// rules.
-    pub(crate) fn ask(&self, batch: Batch) -> Result<Vec<Reply>, NetlinkError> {
+    pub(crate) fn request(&self, batch: Batch) -> Result<Vec<Reply>, NetlinkError> {
         let mut replies = Vec::new();
         self.exchange(batch, &mut |event| match event {
             Event::Begin => replies.clear(),
@@ -106,7 +106,7 @@ impl Socket {
 
     /// Does the same for lists that may be long: passes each reply to `each` and does not keep it.
     /// A list that changed meanwhile is sent again from its beginning.
-    pub(crate) fn ask_each(&self, batch: Batch, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
+    pub(crate) fn request_each(&self, batch: Batch, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
         self.exchange(batch, &mut |event| match event {
             Event::Begin => {}
             Event::Reply(reply) => each(reply),

@@ -38,10 +38,10 @@ impl Table<'_> {
             message(&mut batch, Operation::or("listing tables", &[libc::ENOENT]), family, NFT_MSG_GETTABLE, 0)
                 .text(NFTA_TABLE_NAME, self.name);
         }
-        let mut found = socket.ask(batch)?;
+        let mut found = socket.request(batch)?;
         let mut batch = Batch::new();
         drop(batch.message(Operation::new("listing chains"), message_kind(NFT_MSG_GETCHAIN), DUMP, &[0; 4]));
-        let chains = socket.ask(batch)?;
+        let chains = socket.request(batch)?;
         let dropping = chains.iter().filter_map(|reply| dropping(&reply.body)).collect();
         found.extend(chains);
         // With a table's name, the kernel lists the rules of one family only.
@@ -49,7 +49,7 @@ impl Table<'_> {
             let mut batch = Batch::new();
             message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), family, NFT_MSG_GETRULE, DUMP)
                 .text(NFTA_RULE_TABLE, self.name);
-            found.extend(socket.ask(batch)?);
+            found.extend(socket.request(batch)?);
         }
         Ok(Listing {
             ruleset: Ruleset(found.iter().filter_map(|reply| canonical(reply, self.name)).collect()),

@@ -144,7 +144,7 @@ impl Table<'_> {
             message(&mut batch, step, set.family, NFT_MSG_GETSETELEM, DUMP)
                 .text(NFTA_SET_ELEM_LIST_TABLE, self.name)
                 .text(NFTA_SET_ELEM_LIST_SET, set.name);
-            let mut found: Vec<_> = socket.ask(batch)?.iter().flat_map(read_elements).collect();
+            let mut found: Vec<_> = socket.request(batch)?.iter().flat_map(read_elements).collect();
             let mut wanted = contents.of(set);
             found.sort_unstable();
             wanted.sort_unstable();
@@ -216,7 +216,7 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
             let mut batch = Batch::new();
             message(&mut batch, Operation::new("reading the table of the lock"), INET, NFT_MSG_GETTABLE, 0)
                 .text(NFTA_TABLE_NAME, name);
-            match socket.ask(batch) {
+            match socket.request(batch) {
                 Ok(_) => Ok(false),
                 // Removed meanwhile.
                 Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
@@ -232,7 +232,7 @@ pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
     let doing = "reading the generation of rules";
     let mut batch = Batch::new();
     message(&mut batch, Operation::new(doing), INET, NFT_MSG_GETGEN, 0);
-    let replies = socket.ask(batch)?;
+    let replies = socket.request(batch)?;
     replies.iter().find_map(read_generation).ok_or(NetlinkError::Noise { doing })
 }
 
@@ -267,7 +267,7 @@ fn begin() -> Batch {
 fn commit(socket: &Socket, mut batch: Batch) -> Result<(), NetlinkError> {
     let [a, b] = SUBSYSTEM.to_be_bytes();
     batch.close(BATCH_END, &[0, 0, a, b]);
-    socket.ask(batch).map(drop)
+    socket.request(batch).map(drop)
 }
 
 fn message_kind(kind: u16) -> u16 {

@@ -91,7 +91,11 @@ fn only_addresses_of_the_pods_interface_are_used() {
     });
     assert_eq!(addresses(&value, Version::V1_1_0), ["10.0.0.2", "10.0.0.4"], "the host's eth0 is another one");
     value["interfaces"][1]["name"] = json!("eth7");
-    assert_eq!(addresses(&value, Version::V1_1_0), ["10.0.0.1", "10.0.0.4"], "not every plugin says where it is");
+    assert_eq!(
+        addresses(&value, Version::V1_1_0),
+        ["10.0.0.1", "10.0.0.4"],
+        "some plugins do not report the interface"
+    );
 }
 
 #[test]

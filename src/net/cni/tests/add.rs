@@ -63,11 +63,11 @@ async fn each_plugin_receives_the_result_of_those_before_it() {
     test_env.list(&[("first", conf), ("second", json!({})), ("third", json!({}))]);
     test_env.cni.add(&pod("p1")).await.unwrap();
     let wanted = json!({ "type": "first", "name": "net", "cniVersion": "1.0.0", "own": { "deep": [1, 2] } });
-    assert_eq!(test_env.told("first", "ADD"), wanted, "its own part, and nothing that is for runtimes");
+    assert_eq!(test_env.stdin_of("first", "ADD"), wanted, "its own part, and nothing that is for runtimes");
     let result: Value = serde_json::from_str(RESULT).unwrap();
-    assert_eq!(test_env.told("second", "ADD")["prevResult"], result);
+    assert_eq!(test_env.stdin_of("second", "ADD")["prevResult"], result);
     let second = json!({ "cniVersion": "1.0.0", "ips": [{ "address": "10.9.9.9/24" }], "mark": 2 });
-    assert_eq!(test_env.told("third", "ADD")["prevResult"], second, "with the requested version");
+    assert_eq!(test_env.stdin_of("third", "ADD")["prevResult"], second, "with the requested version");
     assert_eq!(test_env.calls(), ["ADD first", "ADD second", "ADD third"]);
 }
 
@@ -95,15 +95,15 @@ async fn plugins_receive_the_capabilities_that_they_declare() {
         "io.kubernetes.cri.pod-annotations": { "key": "value" },
         "cgroupPath": "/kubepods/pod1",
     });
-    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], wanted);
-    assert_eq!(test_env.told("some", "ADD")["runtimeConfig"], json!({ "bandwidth": wanted["bandwidth"] }));
-    assert_eq!(test_env.told("none", "ADD").get("runtimeConfig"), None);
+    assert_eq!(test_env.stdin_of("all", "ADD")["runtimeConfig"], wanted);
+    assert_eq!(test_env.stdin_of("some", "ADD")["runtimeConfig"], json!({ "bandwidth": wanted["bandwidth"] }));
+    assert_eq!(test_env.stdin_of("none", "ADD").get("runtimeConfig"), None);
     test_env.cni.add(&pod("p2")).await.unwrap();
     let little = json!({ "io.kubernetes.cri.pod-annotations": {} });
-    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], little, "a pod without requests");
+    assert_eq!(test_env.stdin_of("all", "ADD")["runtimeConfig"], little, "a pod without requests");
     // The same at DEL, by what was kept.
     test_env.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(test_env.told("all", "DEL")["runtimeConfig"], wanted);
+    assert_eq!(test_env.stdin_of("all", "DEL")["runtimeConfig"], wanted);
 }
 
 #[tokio::test]
@@ -180,8 +180,8 @@ async fn the_highest_version_of_all_plugins_is_used() {
     test_env.list_of(&json!({ "cniVersions": ["0.3.1", "0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
     test_env.cni.add(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["VERSION new", "VERSION old", "ADD new", "ADD old"]);
-    assert_eq!(test_env.told("new", "ADD")["cniVersion"], "0.4.0");
-    let told = test_env.told("old", "ADD");
+    assert_eq!(test_env.stdin_of("new", "ADD")["cniVersion"], "0.4.0");
+    let told = test_env.stdin_of("old", "ADD");
     assert_eq!(told["cniVersion"], "0.4.0");
     assert_eq!(told["prevResult"]["cniVersion"], "0.4.0", "the result of another version is brought into its form");
     assert_eq!(
@@ -195,9 +195,9 @@ async fn the_highest_version_of_all_plugins_is_used() {
     test_env.forget_calls();
     test_env.cni.add(&pod("p3")).await.unwrap();
     assert_eq!(test_env.calls(), ["VERSION old", "ADD new", "ADD old"], "and again when it is another program");
-    assert_eq!(test_env.told("old", "ADD")["cniVersion"], "1.0.0");
+    assert_eq!(test_env.stdin_of("old", "ADD")["cniVersion"], "1.0.0");
     test_env.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(test_env.told("old", "DEL")["cniVersion"], "0.4.0", "a pod keeps the version it was attached in");
+    assert_eq!(test_env.stdin_of("old", "DEL")["cniVersion"], "0.4.0", "a pod keeps the version it was attached in");
 }
 
 #[tokio::test]
@@ -215,5 +215,5 @@ async fn a_plugin_without_a_common_version_is_named_in_the_error() {
     test_env
         .plugin("old", r#"case $CNI_COMMAND in ADD) echo '{"ips": [{"address": "10.0.0.2/8"}]}' ;; *) exit 1 ;; esac"#);
     test_env.cni.add(&pod("p1")).await.unwrap();
-    assert_eq!(test_env.told("old", "ADD")["cniVersion"], "1.0.0");
+    assert_eq!(test_env.stdin_of("old", "ADD")["cniVersion"], "1.0.0");
 }

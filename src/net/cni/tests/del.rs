@@ -31,7 +31,7 @@ async fn del_calls_plugins_in_reverse_order_and_removes_the_record() {
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
     for plugin in ["first", "second"] {
-        assert_eq!(test_env.told(plugin, "DEL")["prevResult"], result());
+        assert_eq!(test_env.stdin_of(plugin, "DEL")["prevResult"], result());
         let (add, del) = (test_env.env(plugin, "ADD"), test_env.env(plugin, "DEL"));
         assert!(add.iter().all(|(key, value)| key == "CNI_COMMAND" || del[key] == *value), "{add:?} {del:?}");
     }
@@ -46,7 +46,7 @@ async fn a_pod_is_detached_with_the_configuration_of_its_record() {
     test_env.restart();
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
-    assert_eq!(test_env.told("first", "DEL")["mark"], 1);
+    assert_eq!(test_env.stdin_of("first", "DEL")["mark"], 1);
     let mut test_env = attached().await;
     fs::remove_dir_all(test_env.path("conf")).unwrap();
     test_env.restart();
@@ -63,7 +63,7 @@ async fn a_pod_without_a_record_is_detached_from_the_configured_network() {
     test_env.cni.del(&pod("p2")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
     assert_eq!(test_env.env("first", "DEL")["CNI_CONTAINERID"], "p2");
-    assert_eq!(test_env.told("first", "DEL").get("prevResult"), None);
+    assert_eq!(test_env.stdin_of("first", "DEL").get("prevResult"), None);
     assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
     // Again and again.
     test_env.cni.del(&pod("p2")).await.unwrap();
@@ -126,7 +126,7 @@ async fn old_plugins_receive_no_result_at_del() {
     test_env.list_of(&json!({ "cniVersion": "0.3.1" }), &[("old", json!({}))]);
     test_env.cni.add(&pod("p1")).await.unwrap();
     test_env.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(test_env.told("old", "DEL").get("prevResult"), None);
+    assert_eq!(test_env.stdin_of("old", "DEL").get("prevResult"), None);
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn a_pod_with_an_interrupted_add_is_detached_without_a_result() {
     assert!(matches!(test_env.cni.check(&pod("p1")).await, Err(CheckError::NotAttached(_))));
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
-    assert_eq!(test_env.told("first", "DEL").get("prevResult"), None);
+    assert_eq!(test_env.stdin_of("first", "DEL").get("prevResult"), None);
 }
 
 #[tokio::test]
@@ -163,7 +163,7 @@ async fn check_is_called_with_the_result_of_add() {
     let test_env = attached().await;
     test_env.cni.check(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["CHECK first", "CHECK second"]);
-    assert_eq!(test_env.told("second", "CHECK")["prevResult"], result());
+    assert_eq!(test_env.stdin_of("second", "CHECK")["prevResult"], result());
     test_env.plugin("first", r#"echo '{"code": 100, "msg": "the cable is out"}'; exit 1"#);
     let error = test_env.cni.check(&pod("p1")).await.unwrap_err();
     assert!(words(&error).contains("the cable is out"), "{}", words(&error));

@@ -57,7 +57,7 @@ async fn a_plugin_that_fails_after_allocating_receives_del() {
     assert!(output.ends_with("its stderr ends in: first line last [2J line"), "{output}");
     assert!(!Path::new(&allocated).exists());
     assert_eq!(env.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
-    assert_eq!(env.told("second", "DEL").get("prevResult"), None, "there is no result of the whole");
+    assert_eq!(env.stdin_of("second", "DEL").get("prevResult"), None, "there is no result of the whole");
     assert!(env.cached().is_empty());
 }
 
@@ -78,7 +78,7 @@ async fn a_failed_del_after_a_failed_add_is_reported_and_keeps_the_record() {
     env.good("bridge");
     env.list(&[("bridge", json!({ "mark": 2 }))]);
     env.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(env.told("bridge", "DEL")["mark"], 1);
+    assert_eq!(env.stdin_of("bridge", "DEL")["mark"], 1);
     assert!(env.cached().is_empty());
 }
 

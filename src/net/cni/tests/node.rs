@@ -27,7 +27,7 @@ async fn status_is_cached_for_a_few_seconds() {
     );
     assert_eq!(test_env.deeds(), ["STATUS first", "STATUS second"]);
     let told = json!({ "type": "first", "name": "net", "cniVersion": "1.1.0", "mark": 1 });
-    assert_eq!(test_env.told("first", "STATUS"), told);
+    assert_eq!(test_env.stdin_of("first", "STATUS"), told);
     let env: Vec<_> = test_env.env("first", "STATUS").into_keys().collect();
     assert_eq!(env, ["CNI_COMMAND", "CNI_PATH", "PATH"]);
     test_env.plugin("first", r#"echo '{"code": 50, "msg": "no daemon", "details": "connection refused"}'; exit 1"#);
@@ -105,7 +105,7 @@ async fn gc_detaches_removed_pods_and_sends_the_others_to_plugins() {
         { "containerID": "elsewhere", "ifname": "eth0" },
         { "containerID": "young", "ifname": "eth0" },
     ]);
-    let told = test_env.told("second", "GC");
+    let told = test_env.stdin_of("second", "GC");
     assert_eq!(told["cni.dev/valid-attachments"], valid, "also the one that was attached in the meantime");
     assert_eq!(told["cni.dev/attachments"], valid);
     assert_eq!((&told["name"], &told["cniVersion"]), (&json!("net"), &json!("1.1.0")));
@@ -248,7 +248,7 @@ async fn verbs_for_one_pod_are_serialized() {
 #[tokio::test]
 async fn a_plugin_too_old_for_status_is_detected_by_its_versions() {
     let test_env = TestEnv::new();
-    // The output of Debian's plugins for STATUS.
+    // What Debian's answer to STATUS.
     let odd = r#"echo '{"code": 3, "msg": "missing containerID"}'; exit 1"#;
     let versions = r#"echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit 0"#;
     test_env.plugin("first", &format!("if [ $CNI_COMMAND = VERSION ]; then {versions}; fi; {odd}"));

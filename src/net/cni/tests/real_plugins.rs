@@ -1,5 +1,5 @@
-//! Debian's plugins, in network namespaces that a test makes: the host's own is one of them, so nothing is left of bridges
-//! and rules whatever happens.
+//! Debian's plugins, in network namespaces that a test makes: the host's own is one of them, so
+//! nothing is left of bridges and rules whatever happens.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -106,7 +106,7 @@ impl TestEnv {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// A plugin that succeeds at every command.
+    /// A plugin that does all that it is asked to.
     pub(crate) fn good(&self, name: &str) {
         self.speaking(name, r#"["0.3.1", "0.4.0", "1.0.0", "1.1.0"]"#);
     }
@@ -131,7 +131,7 @@ impl TestEnv {
     }
 
     /// Returns the last stdin of a plugin.
-    pub(crate) fn told(&self, plugin: &str, verb: &str) -> Value {
+    pub(crate) fn stdin_of(&self, plugin: &str, verb: &str) -> Value {
         let path = self.path("log").join(format!("{plugin}.{verb}.stdin"));
         serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
     }
