@@ -90,7 +90,7 @@ fn a_pod_with_the_hosts_network_gets_no_address_of_its_own() {
 #[test]
 fn addresses_are_freed_with_their_pods_and_survive_a_restart() {
     let mut daemon = connected("[network.bridge]\npools = [\"10.99.0.0/29\"]");
-    // Of eight addresses three are the network's own, the gateway's and everybody's.
+    // Of eight addresses three are the network's own, the gateway's and the broadcast address.
     let pods: Vec<_> = (0..5).map(|n| daemon.run_pod(&format!("pod-{n}"))).collect();
     let ips: Vec<String> = pods.iter().map(|pod| address(&daemon, pod)).collect();
     assert_eq!(ips.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{ips:?}");

@@ -52,7 +52,7 @@ fn a_hanging_plugin_of_the_daemon_is_killed_with_its_children() {
     assert!(matches!(refusal.code(), Code::DeadlineExceeded | Code::Unavailable), "{refusal:?}");
     assert!(refusal.message().contains("odd") && refusal.message().contains("waiting"), "{refusal:?}");
     let sleepers = || kernel_state::processes().into_iter().filter(|p| command_line(p.pid).contains("98765")).count();
-    wait_for("what it started to be gone", seconds(5), || (sleepers() == 0).then_some(()));
+    wait_for("its processes to exit", seconds(5), || (sleepers() == 0).then_some(()));
     daemon.env.wait_until_empty(Some(daemon.pid()));
     assert_eq!(calls(&daemon), ["ADD", "DEL"]);
 }
@@ -102,7 +102,7 @@ fn a_pod_stops_although_del_fails_and_del_is_repeated() {
     daemon.env.wait_until_empty(Some(daemon.pid()));
     write_plugin(&daemon.env, &format!("{WORKS}\n[ $CNI_COMMAND = DEL ] && touch $HERE/done; exit 0"));
     daemon.restart();
-    wait_for("the plugin to be asked again", seconds(10), || {
+    wait_for("a second call of the plugin", seconds(10), || {
         daemon.env.dir().join("plugins/done").exists().then_some(())
     });
 }

@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(service: &str) -> Request<HealthCheckRequest> {
+    fn check_request(service: &str) -> Request<HealthCheckRequest> {
         Request::new(HealthCheckRequest { service: service.to_owned() })
     }
 
@@ -86,17 +86,17 @@ mod tests {
     async fn every_service_is_known_and_no_other() {
         let (_serving, api) = HealthState::new();
         for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService", "crisp.admin.v1.Images"] {
-            let answer = api.check(asked(service)).await.unwrap().into_inner();
+            let answer = api.check(check_request(service)).await.unwrap().into_inner();
             assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
         }
-        assert_eq!(api.check(asked("runtime.v1.Other")).await.unwrap_err().code(), Code::NotFound);
+        assert_eq!(api.check(check_request("runtime.v1.Other")).await.unwrap_err().code(), Code::NotFound);
     }
 
     #[tokio::test]
     async fn a_watch_reports_the_shutdown_and_ends() {
         let (serving, api) = HealthState::new();
-        let mut known = api.watch(asked("")).await.unwrap().into_inner();
-        let mut unknown = api.watch(asked("x")).await.unwrap().into_inner();
+        let mut known = api.watch(check_request("")).await.unwrap().into_inner();
+        let mut unknown = api.watch(check_request("x")).await.unwrap().into_inner();
         assert_eq!(known.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
         assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
         serving.end();

@@ -84,7 +84,7 @@ impl ImageService for ImageApi {
 
     async fn image_status(&self, request: Request<ImageStatusRequest>) -> RpcResult<ImageStatusResponse> {
         let ImageStatusRequest { image, verbose } = request.into_inner();
-        let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
+        let (name, warnings) = convert::image::image_name(image).map_err(status::of)?;
         record_image(&name.image);
         log_warnings(&warnings);
         let found = self.images.find(&name).map_err(|error| refused("image", error))?;
@@ -112,7 +112,7 @@ impl ImageService for ImageApi {
 
     async fn remove_image(&self, request: Request<RemoveImageRequest>) -> RpcResult<RemoveImageResponse> {
         let RemoveImageRequest { image } = request.into_inner();
-        let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
+        let (name, warnings) = convert::image::image_name(image).map_err(status::of)?;
         record_image(&name.image);
         log_warnings(&warnings);
         let images = Arc::clone(&self.images);

@@ -109,7 +109,7 @@ impl Runtime {
     }
 }
 
-/// Asked: the request of CRI. Applied: the value that crisp wrote to each file. Actual: the
+/// `asked`: the request of CRI. Applied: the value that crisp wrote to each file. Actual: the
 /// kernel's current values. Drift: files where these differ, because another process wrote to them.
 fn resources_info(asked: &LimitsPatch, settings: &AppliedValues, now: Option<&CurrentLimits>) -> Value {
     let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.written)));

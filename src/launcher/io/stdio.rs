@@ -56,8 +56,8 @@ pub enum Flow {
     Ended,
 }
 
-/// The host's `/dev/null`, to read and to write, through a detached read-only mount: a process that has it, also root of
-/// a container, cannot change its mode or owner.
+/// The host's `/dev/null`, to read and to write, through a detached read-only mount: a process that
+/// has it, also root of a container, cannot change its mode or owner.
 #[derive(Debug)]
 pub struct NullDevice(OwnedFd);
 

@@ -71,7 +71,7 @@ impl Cni {
         };
         let network = list.name.clone();
         let ready = match exec::find_all(&list, &self.settings().bin_dirs) {
-            Ok(()) => self.check(list).await,
+            Ok(()) => self.query_status(list).await,
             Err(missing) => Err(Arc::new(missing)),
         };
         match ready {
@@ -81,7 +81,7 @@ impl Cni {
     }
 
     /// Concurrent callers wait for one call of the plugins.
-    async fn check(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
+    async fn query_status(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
         let mut asked = self.asked.lock().await;
         if let Some(last) = asked.as_ref()
             && last.list == list

@@ -130,13 +130,13 @@ impl Container {
         text.lines().filter_map(|l| l.parse().ok()).collect()
     }
 
-    /// Whether somebody stopped all of its processes: one more would stop, too, before its program
+    /// Whether all of its processes are frozen: a new one would be frozen, too, before its program
     /// runs.
     pub(crate) fn is_frozen(&self) -> bool {
         self.launch.cgroup.join.iter().any(|file| {
             let read = |name| std::fs::read_to_string(file.with_file_name(name)).unwrap_or_default();
-            // Version 1 tells in one file, version 2 in two: what was written, and what is, also
-            // because of a cgroup above.
+            // Version 1 has one file, version 2 two: the written state and the actual one, also
+            // because of an ancestor.
             let state = read("freezer.state");
             (!state.is_empty() && !state.starts_with("THAWED"))
                 || read("cgroup.freeze").starts_with('1')
@@ -145,13 +145,13 @@ impl Container {
     }
 
     /// Thaws the container's own cgroup where that is frozen by version 1, whose frozen processes
-    /// do not die; says whether it was frozen.
+    /// do not die; returns whether it was frozen.
     pub(crate) fn thaw(&self) -> bool {
         let files = self.launch.cgroup.join.iter().map(|file| file.with_file_name("freezer.state"));
         let frozen = |file: &std::path::PathBuf| {
             std::fs::read_to_string(file).is_ok_and(|state| !state.is_empty() && !state.starts_with("THAWED"))
         };
-        // One that is frozen from above stays so, and is asked again in the next round.
+        // A cgroup that an ancestor freezes stays frozen; the next round tries again.
         files.filter(frozen).filter(|file| std::fs::write(file, "THAWED").is_ok()).count() > 0
     }
 

@@ -65,8 +65,8 @@ impl Shim {
             return;
         }
         if self.pod.as_mut().is_some_and(|pod| pod.init.take_if(|init| init.as_raw() == pid).is_some()) {
-            // All in its PID namespace have ended with it, and the kernel lets none be created there any more. Without its
-            // shim the pod is not ready, so the client replaces it.
+            // All in its PID namespace have ended with it, and the kernel lets none be created
+            // there any more. Without its shim the pod is not ready, so the client replaces it.
             launcher::log(format_args!("crisp-init of the pod ended with {code}: the pod ends"));
             return self.shutdown();
         }

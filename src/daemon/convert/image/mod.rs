@@ -67,7 +67,7 @@ pub(crate) struct Pull {
 }
 
 /// Converts the image of a request.
-pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), InvalidField> {
+pub(crate) fn image_name(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), InvalidField> {
     let mut warnings = Warnings::new();
     let name = required_name(FieldPath::top("image"), image, &mut warnings)?;
     Ok((name, warnings))
@@ -87,7 +87,7 @@ pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName
 /// `search` are the registries for a name without one.
 pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, InvalidField> {
     let v1::PullImageRequest { image, auth, sandbox_config } = request;
-    let (name, mut warnings) = asked(image)?;
+    let (name, mut warnings) = image_name(image)?;
     let at = FieldPath::top("image.image");
     let candidates = Reference::candidates(&name.image, search).map_err(|bad| at.invalid(bad))?;
     let credentials = match auth {

@@ -154,7 +154,7 @@ fn the_runtime_handler_of_an_image_is_converted() {
     let image = v1::ImageSpec { image: NAME.into(), runtime_handler: "other".into(), ..v1::ImageSpec::default() };
     let asked_for = pull(v1::PullImageRequest { image: Some(image.clone()), auth: None, sandbox_config: None });
     assert_eq!(asked_for.unwrap().name.handler, "other");
-    assert_eq!(asked(Some(image.clone())).unwrap().0.handler, "other");
+    assert_eq!(image_name(Some(image.clone())).unwrap().0.handler, "other");
     let filtered = filter(Some(v1::ImageFilter { image: Some(v1::ImageSpec { image: String::new(), ..image }) }));
     assert_eq!(filtered.unwrap().0.unwrap().handler, "other");
 }

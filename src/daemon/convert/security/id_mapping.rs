@@ -95,7 +95,7 @@ mod tests {
         v1::IdMapping { host_id, container_id, length }
     }
 
-    fn said(lines: Vec<v1::IdMapping>) -> String {
+    fn converted(lines: Vec<v1::IdMapping>) -> String {
         namespace(FieldPath::top("uids"), lines).unwrap_err().to_string()
     }
 
@@ -128,7 +128,7 @@ mod tests {
             (long, "uids: too long: the kernel accepts at most 4095 bytes"),
         ];
         for (asked, words) in cases {
-            assert_eq!(said(asked), words);
+            assert_eq!(converted(asked), words);
         }
     }
 

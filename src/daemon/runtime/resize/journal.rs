@@ -3,8 +3,8 @@
 //! ```text
 //! read what is in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ journal done with
 //! ```
-//! Whatever fails takes the earlier steps back. A daemon that finds a journal brings the change to one of its ends, by
-//! what the kernel says.
+//! A failure rolls the earlier steps back. A daemon that finds a journal completes the change or rolls it back, by the
+//! values in the kernel.
 
 use std::fs::{self, File};
 use std::io;
@@ -64,10 +64,10 @@ impl ResizeError {
     }
 }
 
-/// What is about to change, written down before the first write.
+/// The planned change, written before the first write to a cgroup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Journal<A> {
-    /// What was asked, for the record.
+    /// The request, for the record.
     pub(crate) asked: A,
     pub(crate) change: Change,
 }
@@ -78,7 +78,7 @@ impl<A> Journal<A> {
     }
 }
 
-/// How a journal begins that says something; one that is done with begins with an empty line.
+/// The first byte of an open journal; a completed one begins with an empty line.
 const BEGIN: &[u8] = b"{";
 const DONE: &[u8] = b"\n";
 
@@ -98,8 +98,8 @@ impl OpenJournal {
 }
 
 impl<A: Serialize> Journal<A> {
-    /// Writes over the last one, from the second letter on, and the first letter last: until then nothing is said. What
-    /// is left of a longer one behind it is not read.
+    /// Overwrites the last one from the second byte on, and writes the first byte last: until then
+    /// it counts as completed. The rest of a longer journal behind it is not read.
     fn write(&self, dir: &Path) -> Result<OpenJournal, ResizeError> {
         let path = Self::path(dir);
         let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|bytes| {
@@ -135,7 +135,7 @@ pub(crate) fn forget(dir: &Path) {
     }
 }
 
-/// Carries out what `journal` says in `group`, and has it recorded in `dir`; where that fails, the kernel is as before.
+/// Applies the change of `journal` to `group`, and records it in `dir`; after a failure the cgroup is as before.
 pub(crate) fn apply<A: Serialize>(
     group: &Cgroup,
     dir: &Path,
@@ -154,7 +154,7 @@ pub(crate) fn apply<A: Serialize>(
     });
     failpoint::at("resize.recorded")?;
     match written {
-        // What could not be taken back is tried again by the next daemon.
+        // The next daemon retries a rollback that failed.
         Some(_) if outcome.as_ref().is_err_and(ResizeError::is_left) => {}
         Some(written) => written.done(),
         // One that could not be closed earlier would be taken for this one.
@@ -164,9 +164,9 @@ pub(crate) fn apply<A: Serialize>(
     outcome
 }
 
-/// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is
-/// recorded: what was asked, and what stands in the files. What can be neither finished nor undone,
-/// or not be recorded, is left to the next daemon.
+/// Completes a change of a killed daemon or rolls it back. If it is active, the request and the
+/// values of the files are recorded. The next daemon retries a change that can be neither completed,
+/// rolled back nor recorded.
 pub(crate) fn recover<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
@@ -196,7 +196,7 @@ pub(crate) fn recover<A: DeserializeOwned>(
     }
 }
 
-/// Takes out of a change what this host has no files for, and says so.
+/// Removes values without a file on this host from a change, and logs them.
 pub(crate) fn drop_unified_on_v1(field: &str, version: Version, limits: &mut LimitsPatch) {
     if version == Version::V1 && !limits.unified.is_empty() {
         let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_was_cut_off_while_it_was_written_says_nothing() {
+    fn a_partly_written_journal_counts_as_completed() {
         let dir = tempfile::tempdir().unwrap();
         journal("the one before").write(dir.path()).unwrap().done();
         let next = serde_json::to_vec(&journal("the next one, which is longer than that")).unwrap();

@@ -87,7 +87,7 @@ impl Runtime {
             stdio,
             oom_score_adj: oom_score::for_exec(&record),
         };
-        // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
+        // The start counts, too: a process that is frozen meanwhile never runs its program.
         let run = async {
             let started = sandbox.exec(request, &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));

@@ -74,12 +74,12 @@ pub(super) fn frame(to: Mac, from: Mac, kind: u16, body: &[u8]) -> Vec<u8> {
     [&to[..], &from, &kind.to_be_bytes(), body].concat()
 }
 
-/// The same with a tag of VLAN 0, which is no VLAN.
+/// The same with a tag of VLAN 0, which means no VLAN.
 pub(super) fn tagged(frame: &[u8]) -> Vec<u8> {
     [&frame[..12], &[0x81, 0, 0, 0], &frame[12..]].concat()
 }
 
-/// A datagram to everybody's port 9.
+/// A datagram to port 9 of the broadcast address.
 pub(super) fn udp4(from: Ipv4Addr, to: Ipv4Addr, mark: &[u8]) -> Vec<u8> {
     let udp = udp(mark);
     let length = u16::try_from(20 + udp.len()).unwrap().to_be_bytes();

@@ -94,7 +94,7 @@ fn a_port_in_use_on_the_host_is_refused() {
             assert!(text.starts_with("host_port ") && text.contains(&number.to_string()), "{text}");
             assert_eq!(error.field(), Some(RequestField::PortMappings));
         }
-        // What is free is free: another address, another protocol, another family.
+        // Other ports are free: another address, another protocol, another family.
         let ports = [
             port(Protocol::Tcp, HOST4, 8080, 80),
             port(Protocol::Udp, "", 8080, 80),

@@ -151,7 +151,7 @@ fn a_steady_udp_sender_reaches_the_next_pod() {
                 client.send_to(b"lost", to).unwrap();
                 let pod = attach(&bridge, 10 * (u32::try_from(family).unwrap() + 1) + number, &ports);
                 let server = pod.netns.enter(|| UdpSocket::bind(SocketAddr::new(pod.ips[family], 53))).unwrap();
-                // What was refused before comes first.
+                // The rejected one comes first.
                 client.set_nonblocking(true).unwrap();
                 while client.recv(&mut [0; 8]).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {}
                 client.set_nonblocking(false).unwrap();

@@ -113,7 +113,7 @@ fn a_pod_with_a_stolen_address_receives_no_packets_for_it() {
     on_host(|env| {
         let bridge = dual();
         let (thief, victim) = (attach(&bridge, 1, &[]), attach(&bridge, 2, &[]));
-        // A pod as an earlier version set it up: it asks for its neighbours.
+        // A pod as an earlier version set it up: it resolves its neighbours.
         let asking = attach(&bridge, 3, &[]);
         asking
             .netns
@@ -200,7 +200,7 @@ fn the_bridge_learns_no_ethernet_address_from_a_pod() {
         let known = || sh("bridge fdb show br crisp0");
         let before = known();
         assert!(before.contains("0a:58:0a:d5:00:02 dev crisp0-00000001"), "{before}");
-        // Learning is off, also where the rules are not looked at.
+        // Learning is off, also without the rules.
         sh("nft flush chain bridge crisp prerouting");
         let (me, you) = (v4(pod.ips[0]), v4(other.ips[0]));
         for number in 0..500_u16 {
@@ -208,9 +208,9 @@ fn the_bridge_learns_no_ethernet_address_from_a_pod() {
             wire.send(&frame(ALL, [2, 0, 0, 0, a, b], IPV4, &udp4(me, you, b"x")));
         }
         let there = Wire::at(&other.netns, "eth0");
-        wire.send(&frame([2, 0, 0, 0, 9, 9], wire.mac(), IPV4, &udp4(me, you, b"to nobody")));
+        wire.send(&frame([2, 0, 0, 0, 9, 9], wire.mac(), IPV4, &udp4(me, you, b"to no pod")));
         wire.send(&frame(there.mac(), wire.mac(), IPV4, &udp4(me, you, b"to the pod")));
-        assert!(there.sees_without(b"to nobody", b"to the pod", soon()), "what is for others is not sent everywhere");
+        assert!(there.sees_without(b"to no pod", b"to the pod", soon()), "frames for others are not flooded");
         assert_eq!(known(), before);
     });
 }
@@ -296,7 +296,7 @@ fn pods_of_an_earlier_version_are_filtered_and_stay_connected() {
         let first = dual();
         let (old, other) = (attach(&first, 1, &[port(Protocol::Tcp, "", 8080, 80)]), attach(&first, 2, &[]));
         drop(first);
-        // What such a version made of them.
+        // The state that such a version created.
         for (pod, link) in [(&old, "crisp0-00000001"), (&other, "crisp0-00000002")] {
             let IpAddr::V4(four) = pod.ips[0] else { panic!("{:?}", pod.ips) };
             pod.netns.sh(&format!(

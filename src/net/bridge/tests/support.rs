@@ -220,7 +220,7 @@ pub(super) fn bindable(ip: &str) {
 }
 
 pub(super) fn udp_between(server: &UdpSocket, client: &UdpSocket, to: SocketAddr) -> io::Result<SocketAddr> {
-    // Half of it: whether nothing comes is asked as well.
+    // Half of it: tests also check that nothing arrives.
     server.set_read_timeout(Some(PATIENCE / 2))?;
     client.set_read_timeout(Some(PATIENCE / 2))?;
     client.send_to(b"ask", to)?;

@@ -248,7 +248,7 @@ async fn verbs_for_one_pod_are_serialized() {
 #[tokio::test]
 async fn a_plugin_too_old_for_status_is_detected_by_its_versions() {
     let test_env = TestEnv::new();
-    // What Debian's answer to STATUS.
+    // The output of Debian's plugins for STATUS.
     let odd = r#"echo '{"code": 3, "msg": "missing containerID"}'; exit 1"#;
     let versions = r#"echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit 0"#;
     test_env.plugin("first", &format!("if [ $CNI_COMMAND = VERSION ]; then {versions}; fi; {odd}"));

@@ -106,7 +106,7 @@ impl TestEnv {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// A plugin that does all that it is asked to.
+    /// A plugin that succeeds at every command.
     pub(crate) fn good(&self, name: &str) {
         self.speaking(name, r#"["0.3.1", "0.4.0", "1.0.0", "1.1.0"]"#);
     }
