@@ -14,8 +14,17 @@ use crate::error::{FileError, at};
 
 /// Replaces `path` atomically with `value` as JSON, for root only. Does not sync: the state directory is a tmpfs.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    write_json_with_mode(path, value, 0o600)
+}
+
+/// Like [`write_json`], for a file that every user who can enter its directory may read.
+pub fn write_readable_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    write_json_with_mode(path, value, 0o644)
+}
+
+fn write_json_with_mode<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<(), FileError> {
     let bytes = serde_json::to_vec(value).map_err(|e| FileError::new("writing", path, e))?;
-    replace(path, &bytes, 0o600)
+    replace(path, &bytes, mode)
 }
 
 /// Replaces `path` atomically with `bytes`. Does not sync.

@@ -152,7 +152,8 @@ impl Runtime {
         self.label(&plan)?;
         let applied = create_cgroup(&plan)?;
         failpoint::at("create.cgroup")?;
-        safe_fs::write_json(&dir.join("config.json"), &plan.config)?;
+        // Hooks read it, in a pod with a user namespace as root of that.
+        safe_fs::write_readable_json(&dir.join("config.json"), &plan.config)?;
         safe_fs::write_json(&LaunchConfig::path(&dir), &launch_config(&plan, overlay, images))?;
         poststop_hooks::note(&dir, id, &plan.config)?;
         failpoint::at("create.bundle")?;

@@ -75,7 +75,11 @@ impl Runtime {
             Some(spec) if has_poststart(&spec) => {
                 let mut current = spec.clone();
                 self.set_resource_annotations(&mut current, container).map_err(|e| e.to_string())?;
-                if current == spec { Ok(()) } else { safe_fs::write_json(&path, &current).map_err(|e| chain(&e)) }
+                if current == spec {
+                    Ok(())
+                } else {
+                    safe_fs::write_readable_json(&path, &current).map_err(|e| chain(&e))
+                }
             }
             Some(_) | None => Ok(()),
         });
