@@ -163,6 +163,8 @@ fn start_of(pid: i32) -> io::Result<String> {
 mod tests {
     use std::process::{Child, Command};
 
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
     use super::*;
 
     /// Writes `child` as the holder of a lock.
@@ -174,6 +176,12 @@ mod tests {
 
     fn sleeper() -> Child {
         Command::new("sleep").arg("1000").spawn().unwrap()
+    }
+
+    /// Waits for the exit of `child` and does not reap it.
+    fn await_zombie(child: &Child) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(child)), options).unwrap();
     }
 
     /// Locks the file in this process, without changing its content.
@@ -207,6 +215,7 @@ mod tests {
         assert!(is_refused(&path), "the holder is running");
         // A zombie, as the main thread of a killed process is.
         child.kill().unwrap();
+        await_zombie(&child);
         let new = lock(&path).unwrap();
         assert!(is_refused(&path), "this process holds it now");
         drop(old);
