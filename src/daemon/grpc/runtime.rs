@@ -249,7 +249,7 @@ impl RuntimeService for RuntimeApi {
     async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
         record_container_id(&container);
-        let record = self.runtime.running(&container).map_err(status::of)?;
+        let record = self.runtime.attachable(&container).map_err(status::of)?;
         let (pod, container) = (record.pod.clone(), record.id.clone());
         let url = self.streaming.url(Stream::Attach { pod, container, wants });
         Ok(Response::new(AttachResponse { url }))

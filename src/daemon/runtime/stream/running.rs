@@ -28,7 +28,23 @@ impl ErrorClass for NotRunning {
     }
 }
 
+/// A container to which no client can attach.
+#[derive(Debug, thiserror::Error)]
+#[error("attach")]
+pub(crate) struct AttachError(#[source] NotRunning);
+
+impl ErrorClass for AttachError {
+    fn kind(&self) -> ErrorKind {
+        self.0.kind()
+    }
+}
+
 impl Runtime {
+    /// Returns a container to which a client can attach.
+    pub(crate) fn attachable(&self, id: &str) -> Result<Arc<ContainerRecord>, AttachError> {
+        self.running(id).map_err(AttachError)
+    }
+
     /// Returns a container that runs. It may exit at any time: the shim checks again.
     pub(crate) fn running(&self, id: &str) -> Result<Arc<ContainerRecord>, NotRunning> {
         let record = self.readable_container(id)?.get();
