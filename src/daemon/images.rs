@@ -99,7 +99,7 @@ impl Images {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = chain(&error);
-                tracing::warn!(error, "reloading the settings of registries failed; the last valid ones stay in use");
+                tracing::warn!(error, "invalid registry settings; keeping the previous ones");
             }
             Err(_) => tracing::error!("reloading the settings of registries panicked"),
         }
