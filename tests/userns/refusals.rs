@@ -21,8 +21,8 @@ fn invalid_pods_are_refused_by_field() {
     let node = v1::NamespaceMode::Node.into();
     type Change = fn(&mut v1::NamespaceOption, i32);
     let cases: [(&str, Change); 8] = [
-        ("pid: a pod with a user namespace", |spaces, node| spaces.pid = node),
-        ("ipc: a pod with a user namespace", |spaces, node| spaces.ipc = node),
+        ("pid: must not be NODE in a pod with a user namespace", |spaces, node| spaces.pid = node),
+        ("ipc: must not be NODE in a pod with a user namespace", |spaces, node| spaces.ipc = node),
         ("userns_options.uids: empty", |spaces, _| spaces.userns_options.as_mut().unwrap().uids.clear()),
         ("userns_options.gids: empty", |spaces, _| spaces.userns_options.as_mut().unwrap().gids.clear()),
         ("userns_options.uids[1].container_id:", |spaces, _| {
@@ -132,7 +132,7 @@ fn a_host_without_user_namespaces_reports_that_and_refuses_such_pods() {
     let mut config = daemon.pod_config("pod");
     pod_namespaces(&mut config).userns_options = Some(mapped(ids()));
     let refusal = daemon.client().try_run_pod(config).unwrap_err();
-    let words = "namespace_options.userns_options: this host cannot: failpoint user_ns.probe";
+    let words = "namespace_options.userns_options: this host does not support user namespaces: failpoint user_ns.probe";
     assert!(refusal.code() == Code::Unimplemented && refusal.message().contains(words), "{refusal:?}");
     daemon.run_pod("pod");
 }

@@ -35,6 +35,8 @@ pub fn devices(
 
 #[cfg(test)]
 mod tests {
+    use model::{ErrorClass, RequestField};
+
     use super::*;
 
     fn annotations(list: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -60,9 +62,10 @@ mod tests {
         let same = annotations(&[("cdi.k8s.io/a", "v.example/g=1")]);
         assert_eq!(devices(&asked, &same, false).unwrap(), asked);
         let more = annotations(&[("cdi.k8s.io/a", "v.example/g=1,v.example/g=2")]);
-        let refused = devices(&asked, &more, false).unwrap_err().to_string();
-        assert!(refused.contains("cdi.k8s.io/a") && refused.contains("v.example/g=2"), "{refused}");
-        assert!(refused.contains("cdi.annotations"), "{refused}");
+        let error = devices(&asked, &more, false).unwrap_err();
+        assert_eq!(error.field(), Some(RequestField::Annotation("cdi.k8s.io/a".into())));
+        let text = error.to_string();
+        assert!(text.contains("v.example/g=2") && text.contains("cdi.annotations"), "{text}");
     }
 
     #[test]
