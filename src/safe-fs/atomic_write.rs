@@ -17,7 +17,7 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError>
     write_json_with_mode(path, value, 0o600)
 }
 
-/// Like [`write_json`], for a file that every user who can enter its directory may read.
+/// Like [`write_json`], for a file that other users may read.
 pub fn write_readable_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
     write_json_with_mode(path, value, 0o644)
 }
