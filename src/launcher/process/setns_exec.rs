@@ -354,7 +354,7 @@ mod tests {
         let namespace = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User).build();
         let linux = LinuxBuilder::default()
             .namespaces(vec![namespace.unwrap()])
-            .uid_mappings(vec![mapping.clone()])
+            .uid_mappings(vec![mapping])
             .gid_mappings(vec![mapping])
             .build();
         let mut spec = Spec::default();
