@@ -36,7 +36,7 @@ fn push(events: &mut Vec<spdy::Event>, event: spdy::Event) {
     events.push(event);
 }
 
-/// Decodes `data` as WebSocket frames of a client and of a server, like [`spdy`].
+/// Decodes `data` as WebSocket frames of a client and of a server, like [`spdy()`].
 pub fn websocket(data: &[u8]) {
     for decoder in [ws::Decoder::of_client, ws::Decoder::of_server] {
         let all = |size| {
