@@ -1,4 +1,4 @@
-//! check-tree [ROOT]: checks the rules of CONTRIBUTING.md that concern the whole tree: prose, sizes of files and
+//! `check-tree [ROOT]`: checks the rules of CONTRIBUTING.md that concern the whole tree: prose, sizes of files and
 //! folders, dependencies between crates and modules, and commit messages. Reads the files that git tracks.
 #![forbid(unsafe_code)]
 
