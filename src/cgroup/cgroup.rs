@@ -58,7 +58,7 @@ pub enum CgroupError {
     Kill { pid: NonZeroU32, source: io::Error },
     #[error("this process is itself in cgroup {0}, which it is to freeze or kill")]
     Own(CgroupPath),
-    #[error("the host has no freezer controller for cgroup {0}")]
+    #[error("cannot freeze cgroup {0}: the host has no freezer controller")]
     NoFreezer(CgroupPath),
     #[error("cgroup {path} is still not {wanted} after {:.1} s", after.as_secs_f64())]
     TooSlow { path: CgroupPath, wanted: &'static str, after: Duration },

@@ -1,6 +1,7 @@
 //! The guarantees of the engine, tested on the fake and on the real kernel.
 
 mod faults;
+mod independent_reader;
 
 use model::ErrorClass as _;
 use model::resources::{
