@@ -44,7 +44,7 @@ enum Verb {
     Completions(CompletionsArgs),
     /// Write manual pages.
     Man(ManArgs),
-    /// Run the workload of the pods of `demo` and `check --live`.
+    /// Internal: the program that runs in the pods of `demo` and `check --live`.
     #[command(hide = true)]
     DemoWorkload(WorkloadArgs),
     /// Remove the pod, image and logs of a killed `demo` or `check --live`.

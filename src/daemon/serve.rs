@@ -64,7 +64,7 @@ pub enum ServeError {
     Tracing(#[source] tonic::transport::Error),
     #[error("opening the image store")]
     Images(#[from] image::OpenError),
-    #[error("cannot start the runtime")]
+    #[error("cannot create the async runtime of the daemon")]
     Runtime(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("starting threads")]
     Threads(#[source] io::Error),
@@ -72,7 +72,7 @@ pub enum ServeError {
     Signals(#[source] io::Error),
     #[error("accepting connections")]
     Listen(#[source] io::Error),
-    #[error("serving requests")]
+    #[error("serving CRI requests")]
     Serve(#[from] tonic::transport::Error),
 }
 

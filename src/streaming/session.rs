@@ -49,7 +49,7 @@ impl Io {
 enum End {
     #[error("the client disconnected")]
     Hung,
-    #[error("reading from the client")]
+    #[error("reading from the streaming client")]
     Read(#[source] std::io::Error),
     #[error("the client sent {0}")]
     Spdy(#[from] spdy::ProtocolError),

@@ -27,7 +27,7 @@ pub struct WorkloadArgs {
 enum Command {
     /// Wait for SIGTERM.
     Idle,
-    /// Use one CPU, hold memory as set by `hold`, and wait for SIGTERM.
+    /// Keep one CPU busy and hold as much memory as `hold` has set, until SIGTERM.
     Work,
     /// Set how much memory the process `work` holds, and wait until it does.
     Hold { mib: usize },

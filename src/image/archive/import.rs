@@ -99,7 +99,7 @@ pub enum ImportError {
     #[error("{0}")]
     Name(&'static str),
     /// An image in the archive is not supported.
-    #[error("image in {}", path.display())]
+    #[error("importing an image from {}", path.display())]
     Manifest {
         /// The archive.
         path: PathBuf,

@@ -15,7 +15,9 @@ use super::sysctl::{self, SysctlError};
 /// A bridge to which no pod can be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReady {
-    #[error("the pool {pool} overlaps the route to {route} by {interface}: choose another pool")]
+    #[error(
+        "address pool {pool} overlaps the host's route to {route} through {interface}: set other network.bridge.pools"
+    )]
     Overlap { pool: IpNet, route: IpNet, interface: String },
     #[error(
         "the bridge {name} is another daemon's: choose another network.bridge.name and other pools, or network.mode, and restart"

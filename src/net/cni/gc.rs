@@ -35,7 +35,7 @@ pub enum GcFailure {
     Cache(#[from] FileError),
     #[error(transparent)]
     Dir(#[from] DirError),
-    #[error("detaching pod {pod}, which no longer exists")]
+    #[error("removing the network of pod {pod}, which no longer exists")]
     Detach { pod: String, source: DelError },
     #[error("collecting garbage of the network {network}")]
     Collect { network: String, source: PluginError },

@@ -52,13 +52,13 @@ pub enum CdiError {
     Unresolved(Unresolved),
     #[error("{device} requires {what}, which is not supported")]
     Beyond { device: String, what: String },
-    #[error("{device}: device node {path}")]
+    #[error("CDI device {device}: device node {path}")]
     Node { device: String, path: PathBuf, source: io::Error },
-    #[error("{device}: {path} must have the device type in the spec")]
+    #[error("CDI device {device}: {path} must have the device type in the spec")]
     NodeKind { device: String, path: PathBuf },
-    #[error("{device}: mount of {path}")]
+    #[error("CDI device {device}: mount of {path}")]
     Source { device: String, path: PathBuf, source: io::Error },
-    #[error("{device}: hook {path}")]
+    #[error("CDI device {device}: hook {path}")]
     Hook { device: String, path: PathBuf, source: io::Error },
     #[error("CDI device")]
     Annotation { annotation: String, source: InvalidDeviceName },

@@ -96,16 +96,16 @@ fn every_action_and_every_comparison_is_read() {
 
 #[test]
 fn unknown_values_are_refused_by_name() {
-    assert_eq!(refusal(r#"{"defaultAction": "SCMP_ACT_MAYBE"}"#), r#"unknown action "SCMP_ACT_MAYBE""#);
+    assert_eq!(refusal(r#"{"defaultAction": "SCMP_ACT_MAYBE"}"#), r#"unknown seccomp action "SCMP_ACT_MAYBE""#);
     assert!(refusal(r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#).starts_with("SCMP_ACT_NOTIFY is not supported"));
     let more = |field: &str| refusal(&format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", {field}}}"#));
     assert_eq!(more(r#""architectures": ["SCMP_ARCH_Z80"]"#), r#"unknown architecture "SCMP_ARCH_Z80""#);
-    assert_eq!(more(r#""flags": ["FAST"]"#), r#"unknown filter flag "FAST""#);
+    assert_eq!(more(r#""flags": ["FAST"]"#), r#"unknown flag "FAST" in a seccomp profile"#);
     assert!(more(r#""listenerPath": "/run/agent.sock""#).starts_with("SCMP_ACT_NOTIFY"));
     let rule = |fields: &str| refusal(&with(&format!(r#"{{"names": ["read"], {fields}}}"#)));
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 1, "op": "SCMP_CMP_SAME"}]"#),
-        r#"unknown comparison "SCMP_CMP_SAME""#
+        r#"unknown seccomp comparison "SCMP_CMP_SAME""#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 6, "value": 1, "op": "SCMP_CMP_EQ"}]"#),

@@ -12,13 +12,13 @@ pub(super) const LONGEST: u64 = 1 << 20;
 pub enum ProfileError {
     #[error("must be at most {LONGEST} bytes")]
     TooBig,
-    #[error("invalid JSON of a profile")]
+    #[error("invalid JSON in a seccomp profile")]
     Json(#[from] serde_json::Error),
-    #[error("unknown action {0:?}")]
+    #[error("unknown seccomp action {0:?}")]
     Action(String),
     #[error("SCMP_ACT_NOTIFY is not supported: crisp has no seccomp agent")]
     Notify,
-    #[error("unknown comparison {0:?}")]
+    #[error("unknown seccomp comparison {0:?}")]
     Comparison(String),
     #[error("invalid argument index {0}: must be 0 to 5")]
     Argument(u32),
@@ -34,7 +34,7 @@ pub enum ProfileError {
     BothErrnos { name: String, number: u32 },
     #[error("invalid kernel version {0:?}: must be MAJOR.MINOR")]
     Kernel(String),
-    #[error("unknown filter flag {0:?}")]
+    #[error("unknown flag {0:?} in a seccomp profile")]
     Flag(String),
     #[error("filter has {0} instructions: must be at most 4096")]
     TooLong(usize),

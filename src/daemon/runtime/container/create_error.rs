@@ -25,7 +25,7 @@ use crate::store::NameTaken;
 pub(crate) enum CreateError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("pod {0} is not ready")]
+    #[error("the sandbox of pod {0} is not ready")]
     PodNotReady(PodId),
     /// The cleanup starts when the threads that still create it end.
     #[error("pod {0} is being stopped")]

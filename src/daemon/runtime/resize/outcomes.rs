@@ -134,7 +134,7 @@ impl ResizeOutcomes {
             drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
         {
             self.drifted.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(id, file = %knob, wrote, found, "cgroup limit changed outside crisp");
+            tracing::warn!(id, file = %knob, wrote, found, "cgroup limit changed outside crisp; the new value stays until the next resize");
         }
         match drift {
             [] => drop(drifting.remove(id)),

@@ -204,7 +204,9 @@ fn a_pool_with_a_foreign_route_is_not_ready() {
         for route in ["10.213.7.0/24", "10.0.0.0/8"] {
             sh(&format!("ip route add {route} via {OUTSIDE4}"));
             let error = dual().set_up().unwrap_err();
-            let text = format!("the pool 10.213.0.0/16 overlaps the route to {route} by up0: choose another pool");
+            let text = format!(
+                "address pool 10.213.0.0/16 overlaps the host's route to {route} through up0: set other network.bridge.pools"
+            );
             assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
             assert!(!sh("ip link").contains("crisp0"), "nothing was made");
             let netns = Netns::new();
@@ -215,7 +217,7 @@ fn a_pool_with_a_foreign_route_is_not_ready() {
             sh(&format!("ip route del {route}"));
         }
         sh("ip address add 10.213.9.9/32 dev up0");
-        let text = "the pool 10.213.0.0/16 overlaps the route to 10.213.9.9/32 by up0: choose another pool";
+        let text = "address pool 10.213.0.0/16 overlaps the host's route to 10.213.9.9/32 through up0: set other network.bridge.pools";
         assert_eq!(dual().set_up().unwrap_err().to_string(), text);
         sh("ip address del 10.213.9.9/32 dev up0");
         let bridge = dual();
