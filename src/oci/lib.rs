@@ -13,6 +13,8 @@ pub mod pod_resources_json;
 mod process;
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod test_support;
 #[cfg(test)]
 mod tests;
