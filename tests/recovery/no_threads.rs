@@ -15,17 +15,19 @@ use crate::support::{cgroup_fixture, kernel_state};
 /// A cgroup that holds a daemon, its shims and its pods, with a limit on its tasks.
 struct Tasks {
     pids: PathBuf,
-    cgroup: String,
+    leaf: PathBuf,
     daemon: i32,
 }
 
 impl Tasks {
     fn of(daemon: &Daemon) -> Self {
-        let cgroup = format!("{}/daemon", daemon.env.cgroup());
-        cgroup_fixture::make(&cgroup);
+        cgroup_fixture::make(daemon.env.cgroup());
         let pids = kernel_state::cgroup_dir("pids", daemon.env.cgroup());
-        fs::write(pids.join("daemon/cgroup.procs"), daemon.pid().to_string()).unwrap();
-        Self { pids, cgroup, daemon: daemon.pid() }
+        // Without controllers for cgroups below: on v2 such a cgroup takes no process.
+        let leaf = pids.join("daemon");
+        fs::create_dir(&leaf).unwrap();
+        fs::write(leaf.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
+        Self { pids, leaf, daemon: daemon.pid() }
     }
 
     /// Gives room for `more` than there are.
@@ -38,7 +40,7 @@ impl Tasks {
     fn remove(&self) {
         fs::write(self.pids.join("pids.max"), "max").unwrap();
         fs::write(self.pids.parent().unwrap().join("cgroup.procs"), self.daemon.to_string()).unwrap();
-        cgroup_fixture::remove(&self.cgroup);
+        fs::remove_dir(&self.leaf).unwrap();
     }
 }
 

@@ -226,7 +226,7 @@ fn a_container_with_a_damaged_record_is_removed_while_its_pod_continues() {
 fn with_record_and_intent_lost_a_pod_is_listed_by_its_id_and_can_be_removed() {
     let mut daemon = Daemon::on(TestEnv::connected(""));
     let pod = daemon.run_pod("pod");
-    let id = daemon.client().run(&pod, "main", &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]);
+    let id = daemon.client().run(&pod, "main", &["sh", "-c", "trap '' TERM; exec sleep 100000"]);
     let (pids, links) = (daemon.pids(&id), daemon.env.links());
     daemon.kill9();
     let (pod_dir, container_dir) = (pod_dir(&daemon, &pod), container_dir(&daemon, &pod, &id));
