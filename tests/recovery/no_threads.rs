@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cri_api::v1::ContainerState;
 use tonic::Code;
@@ -59,11 +59,11 @@ fn a_container_that_uses_all_pids_is_stopped_and_the_node_recovers() {
     let bomb = client.run(&pod, "bomb", &["sh", "-c", BOMB]);
     client.wait_printed(&bomb, "full");
     // Idle threads of the daemon end, and nothing else gets their places.
-    std::thread::sleep(seconds(5));
+    std::thread::sleep(Duration::from_secs(10));
     tasks.limit(0);
 
     for _ in 0..4 {
-        std::thread::sleep(seconds(1));
+        std::thread::sleep(Duration::from_secs(1));
         let refusal = client.try_run_pod(daemon.pod_config("late")).unwrap_err();
         assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal:?}");
         let refusal = client.try_create(&other, container("late", &["true"])).unwrap_err();
