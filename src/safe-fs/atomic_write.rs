@@ -76,7 +76,7 @@ pub fn overwrite_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileEr
     let failed = |source: io::Error| FileError::new("writing", path, source);
     let bytes = serde_json::to_vec(value).map_err(|e| failed(e.into()))?;
     let new = new_name(path);
-    let file = File::options().write(true).create(true).truncate(false).open(&new).map_err(failed)?;
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(&new).map_err(failed)?;
     file.write_all_at(&bytes, 0).map_err(failed)?;
     file.set_len(u64::try_from(bytes.len()).unwrap_or(u64::MAX)).map_err(failed)?;
     match renameat_with(CWD, &new, CWD, path, RenameFlags::EXCHANGE) {
@@ -99,5 +99,26 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileErro
         Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(e.into())),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_record_stays_readable_for_its_owner_only_when_it_is_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record.json");
+        write_json(&path, &1).unwrap();
+        for value in [2, 3] {
+            overwrite_json(&path, &value).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{value}");
+            assert_eq!(read_json::<i32>(&path).unwrap(), Some(value));
+        }
+        write_readable_json(&path, &4).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
     }
 }
