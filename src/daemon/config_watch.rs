@@ -11,6 +11,7 @@ use sync::threads::ORDINARY;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::images::refresh_registries;
 use crate::logging::LogLevel;
 use crate::metrics::{self, ListenError, Listener, MetricsServer, Sources};
 use crate::runtime::Runtime;
@@ -101,11 +102,7 @@ impl Settings {
             }
         }
         // The registries' own files may have changed too.
-        let store = self.runtime.images();
-        if let Err(error) = self.registries.refresh(|new| store.set_registries(new)) {
-            let error = chain(&error);
-            tracing::warn!(error, "invalid registry settings; keeping the previous ones");
-        }
+        refresh_registries(&self.registries, self.runtime.images());
     }
 
     fn apply(&self, ConfigChange { mut config, mut applied, waiting }: ConfigChange, reload: &mut ConfigReloader) {

@@ -94,14 +94,8 @@ impl Images {
     /// Invalid settings fail no pull: the last valid ones stay in use.
     pub(crate) async fn search(&self) -> Vec<String> {
         let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.store()));
-        let refresh = move || registries.refresh(|new| store.set_registries(new));
-        match ORDINARY.run(refresh).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                let error = chain(&error);
-                tracing::warn!(error, "invalid registry settings; keeping the previous ones");
-            }
-            Err(_) => tracing::error!("reloading the settings of registries panicked"),
+        if ORDINARY.run(move || refresh_registries(&registries, &store)).await.is_err() {
+            tracing::error!("reloading the settings of registries panicked");
         }
         self.store().search()
     }
@@ -135,6 +129,14 @@ impl Images {
     /// Checks that the handler exists. Images are the same for all handlers.
     fn check_handler(&self, name: &ImageName) -> Result<(), NoSuchHandler> {
         self.runtime.settings().handlers.for_field(&name.handler).map(drop)
+    }
+}
+
+/// Applies the settings of registries if their files have changed. Blocks. Invalid settings are
+/// logged, and the previous ones stay in use.
+pub(crate) fn refresh_registries(registries: &RegistryReloader, store: &Store) {
+    if let Err(error) = registries.refresh(|new| store.set_registries(new)) {
+        tracing::warn!(error = chain(&error), "invalid registry settings; keeping the previous ones");
     }
 }
 
