@@ -118,7 +118,8 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{value}");
             assert_eq!(read_json::<i32>(&path).unwrap(), Some(value));
         }
-        write_readable_json(&path, &4).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        let readable = dir.path().join("config.json");
+        write_readable_json(&readable, &4).unwrap();
+        assert_eq!(fs::metadata(&readable).unwrap().permissions().mode() & 0o777, 0o644);
     }
 }
