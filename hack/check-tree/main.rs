@@ -1,5 +1,6 @@
 //! `check-tree [ROOT]`: checks the rules of CONTRIBUTING.md that concern the whole tree: prose, sizes of files and
 //! folders, dependencies between crates and modules, and commit messages. Reads the files that git tracks.
+//! `check-tree strings [N [COMMIT]]` prints the strings that users read, or a draw of N of them.
 #![forbid(unsafe_code)]
 
 mod commits;
@@ -8,10 +9,12 @@ mod modules;
 mod prose;
 mod rust_source;
 mod sizes;
+mod strings;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, fmt, fs};
@@ -42,18 +45,33 @@ impl fmt::Display for Finding {
 }
 
 fn main() -> ExitCode {
-    let root = env::args().nth(1).unwrap_or_else(|| ".".to_owned());
-    let findings = match check(Path::new(&root)) {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if let Some(("strings", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return match strings::run(Path::new("."), rest) {
+            Ok(lines) => print(&lines),
+            Err(error) => fail(&error),
+        };
+    }
+    let findings = match check(Path::new(arguments.first().map_or(".", String::as_str))) {
         Ok(findings) => findings,
-        Err(error) => {
-            eprintln!("check-tree: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return fail(&error),
     };
     for finding in &findings {
         eprintln!("{finding}");
     }
     if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn print(lines: &str) -> ExitCode {
+    match writeln!(io::stdout(), "{lines}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&format!("printing: {error}")),
+    }
+}
+
+fn fail(error: &str) -> ExitCode {
+    eprintln!("check-tree: {error}");
+    ExitCode::FAILURE
 }
 
 fn check(root: &Path) -> Result<Vec<Finding>, String> {

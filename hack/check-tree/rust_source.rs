@@ -12,6 +12,24 @@ pub(crate) struct RustSource {
     pub(crate) functions: Vec<Text>,
     /// The code without comments and with empty strings.
     pub(crate) code: String,
+    /// Doc comments, strings, and the words and signs of the code.
+    pub(crate) tokens: Vec<Token>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Token {
+    pub(crate) line: usize,
+    pub(crate) kind: TokenKind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// A line of a doc comment.
+    Doc(String),
+    /// A string as it is written, without its quotes.
+    Str(String),
+    /// A word or a sign.
+    Code(String),
 }
 
 impl RustSource {
@@ -56,6 +74,10 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    fn token(&mut self, line: usize, kind: TokenKind) {
+        self.out.tokens.push(Token { line, kind });
+    }
+
     /// Takes `length` bytes, or all that are left.
     fn take(&mut self, length: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(length.min(self.rest.len()));
@@ -66,7 +88,11 @@ impl<'a> Lexer<'a> {
 
     fn comment(&mut self, length: usize) {
         let line = self.line;
-        let words = self.take(length).trim_start_matches(['/', '!']);
+        let comment = self.take(length);
+        let words = comment.trim_start_matches(['/', '!']);
+        if comment.starts_with("///") {
+            self.token(line, TokenKind::Doc(words.strip_prefix(' ').unwrap_or(words).to_owned()));
+        }
         match self.out.comments.last_mut() {
             Some(last) if self.comment.is_some_and(|above| above + 1 == line) => last.push_line(words),
             _ => self.out.comments.push(Text::new(line, words)),
@@ -77,6 +103,7 @@ impl<'a> Lexer<'a> {
     fn string(&mut self, start: usize, end: usize, length: usize) {
         let line = self.line;
         let string = self.take(length).get(start..end).unwrap_or_default();
+        self.token(line, TokenKind::Str(string.to_owned()));
         if string.trim().contains(char::is_whitespace) {
             self.out.strings.push(Text::new(line, &string.replace("\\n", " \n")));
         }
@@ -89,6 +116,7 @@ impl<'a> Lexer<'a> {
         let code = self.take(word.max(self.rest.chars().next().map_or(1, char::len_utf8)));
         self.out.code.push_str(code);
         if !code.trim().is_empty() {
+            self.token(self.line, TokenKind::Code(code.to_owned()));
             self.comment = None;
         }
         if code == "fn" {

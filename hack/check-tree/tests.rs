@@ -6,12 +6,12 @@ use crate::{Finding, check, git};
 const BODY: &str = "The reason of the change.";
 
 /// A repository with one clean file and a commit, in which the rules for commits begin.
-struct Repository {
+pub(crate) struct Repository {
     dir: tempfile::TempDir,
 }
 
 impl Repository {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let repository = Self { dir: tempfile::tempdir().unwrap() };
         repository.git(&["init", "--quiet"]);
         repository.write("README.md", "# crisp\n\nThe shim reaps the process.\n");
@@ -20,7 +20,7 @@ impl Repository {
         repository
     }
 
-    fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         self.dir.path()
     }
 
@@ -29,7 +29,7 @@ impl Repository {
             .unwrap();
     }
 
-    fn write(&self, path: &str, content: &str) {
+    pub(crate) fn write(&self, path: &str, content: &str) {
         let file = self.root().join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, content).unwrap();
