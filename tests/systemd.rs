@@ -216,7 +216,7 @@ fn a_quota_is_exact_in_the_kernel_although_systemd_rounds_to_percents() {
     assert_eq!((&in_force(&daemon, &scope)[0], properties(&scope)[0].as_str()), (&cpu, "130ms"));
     assert_eq!(properties(&scope)[1], weight("512", "59"));
     systemctl(&["daemon-reload"]);
-    let noticed = "limits that a reload of systemd changed are in force again";
+    let noticed = "reason=\"systemd_reload\"";
     wait_for("the daemon to restore the limits", seconds(5), || daemon.env.read_log().contains(noticed).then_some(()));
     assert_eq!(in_force(&daemon, &scope)[0], cpu);
     // A value written by another program is kept and reported as the actual limit.

@@ -17,8 +17,8 @@
 //! ```text
 //! create ─▶ set_devices ─▶ apply(limits) ─▶ processes join by join_files ─▶ apply(change)… ─▶ kill_all ─▶ remove
 //! ```
-//! A change reads what is in force and plans ([`prepare`]), then writes, reads back and compares
-//! ([`commit`]). If anything fails, every earlier write is taken back, and the error names the
+//! A change reads what is in force and plans ([`prepare`], or [`plan_change`] and [`check_shrink`]), then writes, reads
+//! back and compares ([`commit`]). If anything fails, every earlier write is taken back, and the error names the
 //! file, the value and the kernel's answer. A change that was cut off between two writes is brought
 //! to one of its ends by [`recover`]. Memory is lowered without killing: `limits::memory_shrink`
 //! has the steps.
@@ -57,9 +57,12 @@ pub use driver::Driver;
 pub use favordynmods::{enable_favordynmods, favordynmods_is_free};
 pub use file_cache::FileCache;
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
-pub use limits::apply::{ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, commit, observe, prepare, recover};
+pub use limits::apply::{
+    ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, check_shrink, commit, observe, plan_change, prepare,
+    recover,
+};
 pub use limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob, Unreadable, Values};
-pub use limits::memory_shrink::ShrinkTimeouts;
+pub use limits::memory_shrink::{ShrinkTimeouts, usage_if_lowered};
 pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::release::ReleaseError;
 pub use limits::v2::weight;

@@ -26,6 +26,7 @@ pub(crate) mod images;
 pub mod logging;
 pub(crate) mod metrics;
 pub mod otel;
+pub(crate) mod peer;
 pub(crate) mod runtime;
 pub(crate) mod sandbox;
 pub(crate) mod sandbox_client;

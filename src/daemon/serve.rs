@@ -26,6 +26,7 @@ use crate::grpc::{AdminApi, HealthState, HeldBodyLayer, ImageApi, Latencies, REQ
 use crate::images::Images;
 use crate::logging::LogLevel;
 use crate::otel::Spans;
+use crate::peer::PeerStream;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
 use crate::stream_server::{BindError, StreamServer};
@@ -181,7 +182,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        accepted.map(AuthorityRewriter::new)
+        accepted.map(PeerStream::new).map(AuthorityRewriter::new)
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
     let image_api = ImageServiceServer::new(ImageApi::new(Images::new(Arc::clone(&runtime), registries)));

@@ -4,6 +4,7 @@ mod concurrency;
 mod crash;
 mod drift;
 mod ended;
+mod log;
 mod memory;
 mod oom_score;
 mod outcomes;

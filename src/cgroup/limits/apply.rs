@@ -113,15 +113,28 @@ pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<AppliedValues, A
     commit(fs, &prepare(fs, patch)?)
 }
 
-/// Thinks a change through against what is in force; writes nothing.
+/// Plans a change against the active limits and checks that it can fit; writes nothing.
 pub fn prepare(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyError> {
-    let now = read(fs, plan::knobs(fs.version(), patch))?;
-    let change = plan::plan(fs.version(), &now, patch)?;
-    let failed = |source| ApplyError::Read { file: fs.location(&Knob::MEMORY_STAT), source };
-    if let Some((write, usage)) = memory_shrink::exceeds_reclaimable(fs, &change).map_err(failed)? {
-        return Err(write_error(fs, &write, ShrinkError::BelowUsage { usage, answer: None }, Vec::new()));
-    }
+    let change = plan_change(fs, patch)?;
+    check_shrink(fs, &change)?;
     Ok(change)
+}
+
+/// Plans a change against the active limits; writes nothing.
+pub fn plan_change(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyError> {
+    let now = read(fs, plan::knobs(fs.version(), patch))?;
+    Ok(plan::plan(fs.version(), &now, patch)?)
+}
+
+/// Refuses a change whose lower memory limit certainly does not fit; writes nothing.
+pub fn check_shrink(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyError> {
+    let failed = |source| ApplyError::Read { file: fs.location(&Knob::MEMORY_STAT), source };
+    match memory_shrink::exceeds_reclaimable(fs, change).map_err(failed)? {
+        Some((write, usage)) => {
+            Err(write_error(fs, &write, ShrinkError::BelowUsage { usage, answer: None }, Vec::new()))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Carries out a change that was prepared, whole or not at all, and reads back what the kernel made of it.

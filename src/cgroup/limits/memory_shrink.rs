@@ -132,6 +132,12 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
     }
 }
 
+/// Returns the memory in use, if the change lowers a limit of it: the difference afterwards is what was reclaimed.
+pub fn usage_if_lowered(fs: &impl CgroupFs, change: &Change) -> Option<Bytes> {
+    let lowered = change.writes.iter().find(|write| write.lowered_memory().is_some())?;
+    usage(fs, &lowered.knob).ok()
+}
+
 /// Returns the usage that counts against the limit in `knob`.
 fn usage(fs: &impl CgroupFs, knob: &Knob) -> io::Result<Bytes> {
     let file = match fs.version() {

@@ -14,6 +14,7 @@ use super::bus::Bus;
 use super::{MANAGER, SyncError, SystemdError, properties, property};
 use crate::cgroup::Cgroup;
 use crate::limits::knob::{AppliedValues, CgroupFs as _, Knob};
+use crate::limits::plan::Write;
 
 /// The file whose modification time changes when systemd has reloaded all units.
 const DIR: &str = "/run/systemd";
@@ -55,9 +56,9 @@ impl super::Systemd {
 }
 
 impl Cgroup {
-    /// Restores the files of `settings` that a reload changed, and returns them. A file with
-    /// neither the written nor systemd's value was changed by another process, and stays.
-    pub fn restore_after_reload(&self, settings: &AppliedValues) -> Result<Vec<Knob>, SyncError> {
+    /// Restores the files of `settings` that a reload changed, and returns each with systemd's value and the one read
+    /// back. A file with neither the written nor systemd's value was changed by another process, and stays.
+    pub fn restore_after_reload(&self, settings: &AppliedValues) -> Result<Vec<Write>, SyncError> {
         let mut again = Vec::new();
         if self.unit().is_none() {
             return Ok(again);
@@ -65,14 +66,15 @@ impl Cgroup {
         for (knob, setting) in settings {
             let period = self.held(&Knob::CFS_PERIOD)?;
             let Some(theirs) = properties::after_reload(knob, &setting.written, period.as_ref()) else { continue };
-            let found = self.held(knob)?;
-            if theirs != setting.read_back && found.is_some_and(|found| knob.same(&found, &knob.value(theirs))) {
+            let Some(found) = self.held(knob)? else { continue };
+            if theirs != setting.read_back && knob.same(&found, &knob.value(theirs)) {
                 self.write(knob, &setting.written).map_err(|source| SyncError::Restore {
                     file: self.location(knob),
                     value: setting.written.clone(),
                     source,
                 })?;
-                again.push(knob.clone());
+                let want = self.held(knob)?.unwrap_or_else(|| knob.value(setting.written.as_str()));
+                again.push(Write { knob: knob.clone(), had: found, want });
             }
         }
         Ok(again)

@@ -23,10 +23,13 @@ use std::sync::Arc;
 
 use model::ErrorClass;
 use sync::threads::ORDINARY;
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
 use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
+use crate::otel;
+use crate::peer::ConnectedPeer;
+use crate::runtime::Caller;
 pub(crate) use admin::AdminApi;
 pub(crate) use health::HealthState;
 pub(crate) use held_body::HeldBodyLayer;
@@ -102,6 +105,12 @@ fn record_container_id(id: &str) {
 /// Puts the image's name into the span of the request.
 fn record_image(name: &str) {
     Span::current().record("image", name);
+}
+
+/// Returns the process that sent the request, and the trace that the request belongs to.
+fn caller_of<T>(request: &Request<T>) -> Caller {
+    let peer = request.extensions().get::<ConnectedPeer>().and_then(|ConnectedPeer(peer)| peer.as_deref().cloned());
+    Caller::client(peer, otel::trace_id(request.metadata().as_ref()))
 }
 
 fn log_warnings(warnings: &Warnings) {

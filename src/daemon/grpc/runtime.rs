@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use super::held_body::HeldByBody;
 use super::list_stream::Chunks;
 use super::{
-    RpcResult, events, list_stream, log_warnings, metrics, record_container_id, record_pod_id, run_blocking,
+    RpcResult, caller_of, events, list_stream, log_warnings, metrics, record_container_id, record_pod_id, run_blocking,
     run_detached, stats, status, unimplemented_rpc, verbose, version,
 };
 use crate::convert;
@@ -267,11 +267,12 @@ impl RuntimeService for RuntimeApi {
         &self,
         request: Request<UpdateContainerResourcesRequest>,
     ) -> RpcResult<UpdateContainerResourcesResponse> {
+        let caller = caller_of(&request);
         let (container, asked, warnings) = convert::resources::update(request.into_inner()).map_err(status::of)?;
         record_container_id(&container);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        run_detached(async move { runtime.update(&container, asked).await }).await?;
+        run_detached(async move { runtime.update(&container, asked, caller).await }).await?;
         Ok(Response::new(UpdateContainerResourcesResponse {}))
     }
 
@@ -279,11 +280,12 @@ impl RuntimeService for RuntimeApi {
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> RpcResult<UpdatePodSandboxResourcesResponse> {
+        let caller = caller_of(&request);
         let (pod, asked, warnings) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
         record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        run_detached(async move { runtime.update_pod(&pod, asked).await }).await?;
+        run_detached(async move { runtime.update_pod(&pod, asked, caller).await }).await?;
         Ok(Response::new(UpdatePodSandboxResourcesResponse {}))
     }
 

@@ -19,6 +19,7 @@ use config::TracingConfig;
 pub(crate) use layer::{RecordingLayer, Sampler, end};
 pub(crate) use span::{Span, SpanKind, Value};
 use tokio::sync::mpsc;
+pub(crate) use trace_context::trace_id;
 
 /// Maximum number of spans in the queue.
 const QUEUE: usize = 2048;

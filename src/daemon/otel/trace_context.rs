@@ -29,6 +29,11 @@ impl Context {
     }
 }
 
+/// Returns the trace ID of the caller's span in hexadecimal, whether the span is sampled or not.
+pub(crate) fn trace_id(headers: &HeaderMap) -> Option<String> {
+    Context::of(headers).map(|context| context.trace.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Parses `VERSION-TRACE-SPAN-FLAGS` in lower-case hexadecimal. Later versions may append fields.
 fn parsed(text: &str) -> Option<(TraceId, SpanId, bool)> {
     let mut parts = text.splitn(5, '-');
@@ -82,6 +87,8 @@ mod tests {
     fn a_parent_is_read_with_its_flag_and_state() {
         let context = of(&[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")]).unwrap();
         assert_eq!(context.trace[..3], [0x0a, 0xf7, 0x65]);
+        let headers = [("traceparent".parse().unwrap(), PARENT.parse().unwrap())].into_iter().collect();
+        assert_eq!(trace_id(&headers).as_deref(), Some(&PARENT[3..35]));
         assert_eq!(context.span, [0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31]);
         assert_eq!((context.sampled, context.state.as_str()), (true, "a=1,b=2"));
         assert!(!of(&[("traceparent", &PARENT.replace("-01", "-02"))]).unwrap().sampled);

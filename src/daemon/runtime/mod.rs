@@ -51,6 +51,7 @@ pub(crate) use counts::Counts;
 pub(crate) use events::{ContainerSnapshot, Event, EventKind, Subscription};
 pub(crate) use lookup::LookupError;
 pub(crate) use pod::stop::StopPodError;
+pub(crate) use resize::caller::{Caller, Peer};
 pub(crate) use resize::outcomes::{Outcome, ResizeOutcomes};
 pub(crate) use stats::{
     ContainerMetrics, ContainerStatsEntry, Devices, MetricsSnapshot, PodMetrics, PodStatsEntry, StatsError,

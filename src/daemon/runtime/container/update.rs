@@ -10,6 +10,8 @@ use model::{ContainerUpdate, ErrorClass as _, ErrorKind, PodId};
 
 use super::oom_score;
 use crate::runtime::lifecycle_steps::Step;
+use crate::runtime::resize::caller::Caller;
+use crate::runtime::resize::finished::{ContainerTarget, ResizeTarget};
 use crate::runtime::resize::journal;
 use crate::runtime::resize::journal::ResizeError;
 use crate::runtime::resize::transaction::{Resizable, UpdateError};
@@ -45,8 +47,22 @@ impl Resizable for ContainerRecord {
         update.apply_to(&mut self.spec);
     }
 
-    fn applied(&mut self) -> &mut AppliedValues {
+    fn applied(&self) -> &AppliedValues {
+        &self.applied
+    }
+
+    fn applied_mut(&mut self) -> &mut AppliedValues {
         &mut self.applied
+    }
+
+    fn oom_score_adj(&self) -> Option<OomScoreAdj> {
+        self.spec.resources.oom_score_adj
+    }
+
+    fn target(&self, runtime: &Runtime) -> ResizeTarget {
+        let container = ContainerTarget { id: self.id.clone(), name: self.spec.meta.name.clone() };
+        let meta = runtime.pod(self.pod.as_str()).map(|pod| pod.spec.meta.clone());
+        ResizeTarget::new(self.pod.clone(), meta.ok(), Some(container))
     }
 
     fn changes_processes(&self, updated: &Self) -> bool {
@@ -87,7 +103,12 @@ impl Resizable for ContainerRecord {
 impl Runtime {
     /// Changes the resources of a container. For a container that has exited it does nothing and
     /// succeeds: the container may have exited during the request.
-    pub(crate) async fn update(self: &Arc<Self>, id: &str, update: ContainerUpdate) -> Result<(), UpdateError> {
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        id: &str,
+        update: ContainerUpdate,
+        caller: Caller,
+    ) -> Result<(), UpdateError> {
         let entry = self.readable_container(id)?;
         let _turn = entry.lock_resources().await;
         if !self.containers.has(&entry) {
@@ -96,7 +117,7 @@ impl Runtime {
         if entry.get().state.pid().is_none() {
             return Ok(());
         }
-        let outcome = self.resize(&entry, update).await;
+        let outcome = self.resize(&entry, update, caller).await;
         self.release_if_ended(&entry);
         outcome
     }

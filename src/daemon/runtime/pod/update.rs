@@ -7,6 +7,8 @@ use model::PodUpdate;
 use model::resources::LimitsPatch;
 
 use super::limits;
+use crate::runtime::resize::caller::Caller;
+use crate::runtime::resize::finished::ResizeTarget;
 use crate::runtime::resize::journal;
 use crate::runtime::resize::transaction::{Resizable, UpdateError};
 use crate::runtime::{LookupError, Runtime, blocking};
@@ -28,8 +30,16 @@ impl Resizable for PodRecord {
         update.apply_to(&mut self.spec);
     }
 
-    fn applied(&mut self) -> &mut AppliedValues {
+    fn applied(&self) -> &AppliedValues {
+        &self.applied
+    }
+
+    fn applied_mut(&mut self) -> &mut AppliedValues {
         &mut self.applied
+    }
+
+    fn target(&self, _runtime: &Runtime) -> ResizeTarget {
+        ResizeTarget::new(self.id.clone(), Some(self.spec.meta.clone()), None)
     }
 
     /// The cgroup of a stopped pod may be removed.
@@ -40,7 +50,12 @@ impl Resizable for PodRecord {
 
 impl Runtime {
     /// Records the resources of a pod, and limits its cgroup if crisp created it: a client limits its own.
-    pub(crate) async fn update_pod(self: &Arc<Self>, id: &str, update: PodUpdate) -> Result<(), UpdateError> {
+    pub(crate) async fn update_pod(
+        self: &Arc<Self>,
+        id: &str,
+        update: PodUpdate,
+        caller: Caller,
+    ) -> Result<(), UpdateError> {
         let entry = self.readable_pod(id)?;
         let _turn = entry.lock_resources().await;
         if !self.pods.has(&entry) {
@@ -48,7 +63,7 @@ impl Runtime {
         }
         let record = entry.get();
         if record.cgroup.ours {
-            return self.resize(&entry, update).await;
+            return self.resize(&entry, update, caller).await;
         }
         let mut spec = record.spec.clone();
         update.apply_to(&mut spec);

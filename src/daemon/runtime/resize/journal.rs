@@ -10,15 +10,17 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome, Version};
 use model::error_chain::chain;
-use model::resources::{LimitsPatch, UnifiedKey};
+use model::resources::{Bytes, LimitsPatch, UnifiedKey};
 use model::{ErrorClass, ErrorKind};
 use safe_fs::FileError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::caller::Caller;
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::container::oom_score::OomScoreError;
@@ -70,6 +72,11 @@ pub(crate) struct Journal<A> {
     /// The request, for the record.
     pub(crate) asked: A,
     pub(crate) change: Change,
+    /// Missing in journals of earlier releases, as is the caller.
+    #[serde(default = "SystemTime::now")]
+    pub(crate) began: SystemTime,
+    #[serde(default)]
+    pub(crate) caller: Caller,
 }
 
 impl<A> Journal<A> {
@@ -136,16 +143,22 @@ pub(crate) fn forget(dir: &Path) {
 }
 
 /// Applies the change of `journal` to `group`, and records it in `dir`; after a failure the cgroup is as before.
+/// Stores in `reclaimed` by how much the memory in use decreased while its limit was lowered.
 pub(crate) fn apply<A: Serialize>(
     group: &Cgroup,
     dir: &Path,
     journal: &Journal<A>,
+    reclaimed: &mut Option<Bytes>,
     record: impl FnOnce(AppliedValues) -> Result<(), ResizeError>,
 ) -> Result<(), ResizeError> {
     let change = &journal.change;
     let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
     let outcome = failpoint::at("resize.journal").map_err(ResizeError::from).and_then(|()| {
-        let settings = cgroup::commit(&failpoint::with_failpoints(group), change)?;
+        let before = cgroup::usage_if_lowered(group, change);
+        let committed = cgroup::commit(&failpoint::with_failpoints(group), change);
+        let after = before.and_then(|_| cgroup::usage_if_lowered(group, change));
+        *reclaimed = before.zip(after).map(|(before, after)| Bytes(before.0.saturating_sub(after.0)));
+        let settings = committed?;
         let kept = failpoint::at("resize.applied").map_err(ResizeError::from).and_then(|()| record(settings));
         kept.map_err(|first| match cgroup::commit(group, &change.reversed()) {
             Ok(_) => first,
@@ -164,36 +177,42 @@ pub(crate) fn apply<A: Serialize>(
     outcome
 }
 
-/// Completes a change of a killed daemon or rolls it back. If it is active, the request and the
+/// A change that an earlier daemon did not finish, and its end.
+#[derive(Debug)]
+pub(crate) struct Recovered<A> {
+    pub(crate) journal: Journal<A>,
+    pub(crate) outcome: Result<RecoveryOutcome, ApplyError>,
+}
+
+/// Completes the change of a killed daemon or rolls it back. If it is active, the request and the
 /// values of the files are recorded. The next daemon retries a change that can be neither completed,
 /// rolled back nor recorded.
 pub(crate) fn recover<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
-    record: impl FnOnce(A, AppliedValues) -> Result<(), FileError>,
-) {
-    let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return forget(dir) };
-    let cgroup = group.path();
-    let recorded = match cgroup::recover(group, &change) {
-        Ok(RecoveryOutcome::Finished(settings)) => {
-            tracing::info!(%cgroup, "a change of resources that was cut off is in force");
-            record(asked, settings)
-        }
-        Ok(RecoveryOutcome::Undone) => {
-            tracing::info!(%cgroup, "a change of resources that was cut off is undone");
-            Ok(())
-        }
+    record: impl FnOnce(&A, &AppliedValues) -> Result<(), FileError>,
+) -> Option<Recovered<A>> {
+    let Some(journal) = Journal::<A>::read(dir) else {
+        forget(dir);
+        return None;
+    };
+    let outcome = cgroup::recover(group, &journal.change);
+    let recorded = match &outcome {
+        Ok(RecoveryOutcome::Finished(settings)) => record(&journal.asked, settings),
+        Ok(RecoveryOutcome::Undone) => Ok(()),
         // The container ended meanwhile.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {
-            let error = chain(&error);
-            return tracing::error!(%cgroup, error, "a change of resources that was cut off stays half done");
+            let (cgroup, error) = (group.path(), chain(error));
+            tracing::error!(%cgroup, error, "cannot finish or roll back a resize that an earlier daemon began");
+            return Some(Recovered { journal, outcome });
         }
     };
     match recorded {
         Ok(()) => forget(dir),
-        Err(error) => tracing::error!(error = chain(&error), "a change of resources could not be recorded"),
+        Err(error) => tracing::error!(error = chain(&error), "cannot record a resize that an earlier daemon began"),
     }
+    Some(Recovered { journal, outcome })
 }
 
 /// Removes values without a file on this host from a change, and logs them.
@@ -210,7 +229,8 @@ mod tests {
     use super::*;
 
     fn journal(asked: &str) -> Journal<String> {
-        Journal { asked: asked.to_owned(), change: Change::default() }
+        let (began, caller) = (SystemTime::UNIX_EPOCH, Caller::default());
+        Journal { asked: asked.to_owned(), change: Change::default(), began, caller }
     }
 
     #[test]
@@ -226,11 +246,16 @@ mod tests {
     }
 
     #[test]
-    fn the_json_of_a_journal_holds_values_as_texts() {
-        let text = r#"{"asked":"x","change":{"writes":[{"knob":"memory.max","had":"max","want":"64M"}],"wanted":{"memory.max":{"written":"64M","read_back":"max"}}}}"#;
-        let journal: Journal<String> = serde_json::from_str(text).unwrap();
+    fn the_json_of_a_journal_holds_values_as_texts_and_an_older_one_has_no_caller() {
+        let change = r#"{"writes":[{"knob":"memory.max","had":"max","want":"64M"}],"wanted":{"memory.max":{"written":"64M","read_back":"max"}}}"#;
+        let caller = r#"{"peer":{"pid":7,"uid":0,"program":"kubelet"},"trace":"0af7"}"#;
+        let began = r#"{"secs_since_epoch":1,"nanos_since_epoch":2}"#;
+        let text = format!(r#"{{"asked":"x","change":{change},"began":{began},"caller":{caller}}}"#);
+        let journal: Journal<String> = serde_json::from_str(&text).unwrap();
         assert_eq!(*journal.change.writes[0].want.value(), cgroup::Value::Number(64 << 20));
         assert_eq!(serde_json::to_string(&journal).unwrap(), text);
+        let older: Journal<String> = serde_json::from_str(&format!(r#"{{"asked":"x","change":{change}}}"#)).unwrap();
+        assert_eq!((older.change, older.caller), (journal.change, Caller::default()));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! In-place resize: one [`transaction`] for pods and containers, its journal, the outcomes, and
-//! limits after a systemd reload.
+//! limits after a systemd reload. Each resize that does anything ends as a [`finished::FinishedResize`].
 
+pub(crate) mod caller;
+pub(crate) mod finished;
 pub(crate) mod journal;
 pub(crate) mod outcomes;
+pub(crate) mod resources;
 mod systemd_reload;
 pub(crate) mod transaction;

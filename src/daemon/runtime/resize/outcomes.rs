@@ -36,10 +36,16 @@ pub(crate) enum Outcome {
     Record,
     /// A step failed, and something could not be taken back.
     Left,
+    /// An earlier daemon was killed during the resize; its values were active, or the recovery applied them.
+    FinishedAtRecovery,
+    /// An earlier daemon was killed during the resize, and the recovery rolled it back.
+    UndoneAtRecovery,
+    /// The daemon restored what a reload of systemd had changed.
+    Restored,
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Outcome; 13] = [
+    pub(crate) const ALL: [Outcome; 16] = [
         Self::Applied,
         Self::Unchanged,
         Self::Impossible,
@@ -53,6 +59,9 @@ impl Outcome {
         Self::OomScore,
         Self::Record,
         Self::Left,
+        Self::FinishedAtRecovery,
+        Self::UndoneAtRecovery,
+        Self::Restored,
     ];
 
     /// The outcome of a resize, with the reason if it was not applied.
@@ -71,10 +80,13 @@ impl Outcome {
             Self::OomScore => ("rolled_back", Some("oom_score")),
             Self::Record => ("rolled_back", Some("record")),
             Self::Left => ("left", None),
+            Self::FinishedAtRecovery => ("applied", Some("recovery")),
+            Self::UndoneAtRecovery => ("rolled_back", Some("recovery")),
+            Self::Restored => ("applied", Some("systemd_reload")),
         }
     }
 
-    fn of(error: &ResizeError) -> Self {
+    pub(super) fn of(error: &ResizeError) -> Self {
         match error {
             _ if error.is_left() => Self::Left,
             ResizeError::Apply(error) => match error {
@@ -106,10 +118,6 @@ pub(crate) struct ResizeOutcomes {
 impl ResizeOutcomes {
     pub(crate) fn count(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn count_error(&self, error: &ResizeError) {
-        self.count(Outcome::of(error));
     }
 
     pub(crate) fn counted(&self, outcome: Outcome) -> u64 {

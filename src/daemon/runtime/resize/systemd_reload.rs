@@ -1,13 +1,18 @@
 //! With the systemd driver: what a reload of systemd changes is changed back.
 
 use std::sync::Arc;
+use std::time::{Instant, SystemTime};
 
-use cgroup::{AppliedValues, Driver, Knob, ReloadWatcher, SyncError};
-use model::CgroupPath;
+use cgroup::{AppliedValues, Change, Driver, ReloadWatcher, SyncError, Write};
 use model::error_chain::chain;
 use tokio::sync::mpsc;
 
+use super::caller::{Caller, DaemonTask};
+use super::finished::{FinishedResize, file_changes};
+use super::outcomes::Outcome;
+use super::transaction::Resizable;
 use crate::runtime::{Runtime, blocking};
+use crate::store::Entry;
 
 impl Runtime {
     /// Checks the limits now, since systemd may have reloaded while no daemon ran, and after each later reload.
@@ -49,37 +54,45 @@ impl Runtime {
             let _turn = entry.lock_resources().await;
             let record = entry.get();
             if record.state.pid().is_some() {
-                self.restore_cgroup_after_reload(record.id.as_str(), record.cgroup.clone(), record.applied.clone())
-                    .await;
+                self.restore_entry(&entry).await;
                 self.release_if_ended(&entry);
             }
         }
         for entry in self.pods.all() {
             let _turn = entry.lock_resources().await;
-            let record = entry.get();
-            if record.cgroup.ours {
-                self.restore_cgroup_after_reload(
-                    record.id.as_str(),
-                    record.cgroup.path.clone(),
-                    record.applied.clone(),
-                )
-                .await;
+            if entry.get().cgroup.ours {
+                self.restore_entry(&entry).await;
             }
         }
     }
 
-    async fn restore_cgroup_after_reload(self: &Arc<Self>, id: &str, cgroup: CgroupPath, settings: AppliedValues) {
-        let runtime = self.clone();
-        let undone: Result<Vec<Knob>, SyncError> =
-            blocking(move || runtime.cgroup(&cgroup).restore_after_reload(&settings)).await;
-        match undone {
-            Ok(files) if files.is_empty() => {}
-            Ok(files) => {
-                let files: Vec<&str> = files.iter().map(Knob::file).collect();
-                tracing::info!(id, ?files, "limits that a reload of systemd changed are in force again");
+    async fn restore_entry<R: Resizable>(self: &Arc<Self>, entry: &Arc<Entry<R>>) {
+        let (began, clock) = (SystemTime::now(), Instant::now());
+        let (runtime, seen) = (self.clone(), entry.clone());
+        let restored: Result<Vec<Write>, SyncError> =
+            blocking(move || runtime.cgroup_of(&seen).restore_after_reload(seen.get().applied())).await;
+        let record = entry.get();
+        match restored {
+            Ok(writes) if writes.is_empty() => {}
+            Ok(writes) => {
+                let change = Change { writes, wanted: AppliedValues::new() };
+                self.finish_resize(FinishedResize {
+                    began,
+                    duration: clock.elapsed(),
+                    target: record.target(self),
+                    caller: Caller::daemon(DaemonTask::SystemdReload),
+                    files: file_changes(&change, record.applied(), None),
+                    oom_score_adj: None,
+                    outcome: Outcome::Restored,
+                    error: None,
+                    reclaimed: None,
+                });
             }
             // It may have ended meanwhile; if not, its status shows the difference.
-            Err(error) => tracing::warn!(id, error = chain(&error), "limits could not be looked after"),
+            Err(error) => {
+                let (id, error) = (record.id(), chain(&error));
+                tracing::warn!(id, error, "cannot restore limits after a reload of systemd");
+            }
         }
     }
 }

@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! read the limits in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ OOM score ─▶ record ─▶ close the journal
+//!   ─▶ report
 //! ```
 //! The caller holds the resource lock of the entry. [`journal::apply`] rolls back on every failure.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
-use cgroup::{AppliedValues, ApplyError, Cgroup};
+use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome};
 use model::error_chain::chain;
-use model::resources::LimitsPatch;
+use model::resources::{Bytes, LimitsPatch, OomScoreAdj};
 use model::{ErrorClass, ErrorKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::caller::Caller;
+use super::finished::{FileChange, FinishedResize, ResizeTarget, file_changes};
 use super::journal;
-use super::journal::{Journal, ResizeError};
+use super::journal::{Journal, Recovered, ResizeError};
 use super::outcomes::Outcome;
 use crate::runtime::container::oom_score;
 use crate::runtime::lifecycle_steps::Step;
@@ -60,7 +64,17 @@ pub(crate) trait Resizable: CgroupRecord + PartialEq + Send + Sync + 'static {
     fn apply_update(&mut self, update: &Self::Update);
 
     /// The values that were written to the files of the cgroup.
-    fn applied(&mut self) -> &mut AppliedValues;
+    fn applied(&self) -> &AppliedValues;
+
+    fn applied_mut(&mut self) -> &mut AppliedValues;
+
+    /// The requested OOM score.
+    fn oom_score_adj(&self) -> Option<OomScoreAdj> {
+        None
+    }
+
+    /// Its names, for reports.
+    fn target(&self, runtime: &Runtime) -> ResizeTarget;
 
     /// Adjusts the running processes to the updated record.
     fn change_processes(
@@ -100,58 +114,118 @@ struct Resize<R: Resizable> {
     journal: Journal<R::Update>,
 }
 
+/// The changes that a resize made or was to make.
+#[derive(Debug, Default)]
+struct Attempt {
+    files: Vec<FileChange>,
+    oom_score_adj: Option<(Option<OomScoreAdj>, OomScoreAdj)>,
+    reclaimed: Option<Bytes>,
+}
+
+impl Attempt {
+    /// Returns the attempt before any write: with the requested values.
+    fn planned<R: Resizable>(record: &R, updated: &R, change: &Change) -> Self {
+        let score = updated.oom_score_adj().filter(|new| record.oom_score_adj() != Some(*new));
+        Self {
+            files: file_changes(change, record.applied(), None),
+            oom_score_adj: score.map(|new| (record.oom_score_adj(), new)),
+            reclaimed: None,
+        }
+    }
+}
+
 impl Runtime {
     /// Changes the resources of a pod or container, completely or not at all.
     pub(crate) async fn resize<R: Resizable>(
         self: &Arc<Self>,
         entry: &Arc<Entry<R>>,
         update: R::Update,
+        caller: Caller,
     ) -> Result<(), UpdateError> {
-        let outcome = self.resize_entry(entry, update).await;
-        let record = entry.get();
-        match outcome {
-            Ok(outcome) => self.resizes.count(outcome),
-            Err(ResizeError::Apply(ApplyError::Gone(_))) if record.may_lack_cgroup() => {}
-            Err(error) => {
-                self.resizes.count_error(&error);
-                return Err(UpdateError::new(&*record, error));
+        let (began, clock) = (SystemTime::now(), Instant::now());
+        let (attempt, result) = match plan(entry, self.cgroup_of(entry), update, began, &caller) {
+            Ok(Some(resize)) => self.attempt(entry, resize).await,
+            Ok(None) => {
+                self.resizes.count(Outcome::Unchanged);
+                return Ok(());
             }
-        }
-        Ok(())
+            Err(error) => (Attempt::default(), Err(error)),
+        };
+        let record = entry.get();
+        let outcome = match &result {
+            Ok(()) => Outcome::Applied,
+            Err(ResizeError::Apply(ApplyError::Gone(_))) if record.may_lack_cgroup() => return Ok(()),
+            Err(error) => Outcome::of(error),
+        };
+        let Attempt { files, oom_score_adj, reclaimed } = attempt;
+        self.finish_resize(FinishedResize {
+            began,
+            duration: clock.elapsed(),
+            target: record.target(self),
+            caller,
+            files,
+            oom_score_adj,
+            outcome,
+            error: result.as_ref().err().map(|error| chain(error)),
+            reclaimed,
+        });
+        result.map_err(|error| UpdateError::new(&*record, error))
     }
 
-    async fn resize_entry<R: Resizable>(
+    /// Counts and logs a resize: the one place where every resize ends that was applied, refused, rolled back or left.
+    pub(super) fn finish_resize(&self, resize: FinishedResize) {
+        self.resizes.count(resize.outcome);
+        resize.log();
+    }
+
+    async fn attempt<R: Resizable>(
         self: &Arc<Self>,
         entry: &Arc<Entry<R>>,
-        update: R::Update,
-    ) -> Result<Outcome, ResizeError> {
+        resize: Resize<R>,
+    ) -> (Attempt, Result<(), ResizeError>) {
         let group = self.cgroup_of(entry);
-        let Some(resize) = plan(entry, group, update)? else { return Ok(Outcome::Unchanged) };
+        let change = &resize.journal.change;
+        let mut attempt = Attempt::planned(&*resize.record, &resize.updated, change);
+        if let Err(refused) = cgroup::check_shrink(group, change) {
+            return (attempt, Err(refused.into()));
+        }
         if let Some(step) = resize.record.step(&resize.journal.asked) {
             self.at_step(&step);
         }
         // Writes that cannot wait take less time than a hand-over to another thread.
         let waits = resize.record.changes_processes(&resize.updated) || group.uses_systemd();
-        if resize.journal.change.is_quick() && !waits {
-            self.apply_resize(entry, resize)?;
-        } else {
-            let (runtime, entry) = (self.clone(), entry.clone());
-            blocking(move || runtime.apply_resize(&entry, resize)).await?;
+        if change.is_quick() && !waits {
+            let result = self.apply_resize(entry, resize, &mut attempt);
+            return (attempt, result);
         }
-        Ok(Outcome::Applied)
+        let (runtime, entry) = (self.clone(), entry.clone());
+        blocking(move || {
+            let result = runtime.apply_resize(&entry, resize, &mut attempt);
+            (attempt, result)
+        })
+        .await
     }
 
-    fn apply_resize<R: Resizable>(&self, entry: &Entry<R>, resize: Resize<R>) -> Result<(), ResizeError> {
+    fn apply_resize<R: Resizable>(
+        &self,
+        entry: &Entry<R>,
+        resize: Resize<R>,
+        attempt: &mut Attempt,
+    ) -> Result<(), ResizeError> {
         let Resize { record, updated, journal } = resize;
         let group = self.cgroup_of(entry);
-        journal::apply(group, &record.dir(&self.layout), &journal, |applied| {
+        let Attempt { files, reclaimed, .. } = attempt;
+        let dir = record.dir(&self.layout);
+        journal::apply(group, &dir, &journal, reclaimed, |applied| {
             let changed = record.change_processes(self, group, &updated)?;
+            let read_back = file_changes(&journal.change, record.applied(), Some(&applied));
             let recorded = entry.try_update(&self.layout, |record| {
                 record.apply_update(&journal.asked);
-                record.applied().extend(applied);
+                record.applied_mut().extend(applied);
             });
-            if recorded.is_err() {
-                changed.roll_back();
+            match recorded {
+                Ok(()) => *files = read_back,
+                Err(_) => changed.roll_back(),
             }
             Ok(recorded?)
         })
@@ -163,22 +237,49 @@ impl Runtime {
         if !Journal::<R::Update>::path(&dir).exists() {
             return record;
         }
+        let (clock, before) = (Instant::now(), record.clone());
         let group = self.cgroup(record.cgroup_path());
-        journal::recover(&group, &dir, |update: R::Update, applied| {
+        let recovered = journal::recover(&group, &dir, |update: &R::Update, applied| {
             let mut updated = record.clone();
-            updated.apply_update(&update);
+            updated.apply_update(update);
             match record.change_processes(self, &group, &updated) {
                 // The change is finished and will not be rolled back.
                 Ok(changed) => drop(changed),
                 Err(error) => tracing::warn!(error = chain(&error), "an OOM score could not be changed"),
             }
-            updated.applied().extend(applied);
+            updated.applied_mut().extend(applied.clone());
             let written = safe_fs::overwrite_json(&updated.file(&self.layout), &updated);
             record = updated;
             written
         });
+        if let Some(recovered) = recovered {
+            self.finish_resize(recovered_resize(self, &before, recovered, clock.elapsed()));
+        }
         record
     }
+}
+
+/// Returns the end of a resize that an earlier daemon began; its duration is that of the recovery.
+fn recovered_resize<R: Resizable>(
+    runtime: &Runtime,
+    record: &R,
+    recovered: Recovered<R::Update>,
+    duration: Duration,
+) -> FinishedResize {
+    let Recovered { journal: Journal { asked, change, began, caller }, outcome } = recovered;
+    let mut updated = record.clone();
+    updated.apply_update(&asked);
+    let Attempt { files, oom_score_adj, reclaimed } = Attempt::planned(record, &updated, &change);
+    let (files, outcome, error) = match outcome {
+        Ok(RecoveryOutcome::Finished(applied)) => {
+            (file_changes(&change, record.applied(), Some(&applied)), Outcome::FinishedAtRecovery, None)
+        }
+        Ok(RecoveryOutcome::Undone) => (files, Outcome::UndoneAtRecovery, None),
+        Err(error) if error.kind() == ErrorKind::NotFound => (files, Outcome::Gone, Some(chain(&error))),
+        Err(error) => (files, Outcome::Left, Some(chain(&error))),
+    };
+    let target = record.target(runtime);
+    FinishedResize { began, duration, target, caller, files, oom_score_adj, outcome, error, reclaimed }
 }
 
 /// Plans a change; `None` if everything is as requested.
@@ -186,10 +287,12 @@ fn plan<R: Resizable>(
     entry: &Entry<R>,
     group: &Cgroup,
     mut update: R::Update,
+    began: SystemTime,
+    caller: &Caller,
 ) -> Result<Option<Resize<R>>, ResizeError> {
     let record = entry.get();
     let limits = record.limits(&mut update, group);
-    let change = cgroup::prepare(group, &limits)?;
+    let change = cgroup::plan_change(group, &limits)?;
     let mut updated = R::clone(&record);
     updated.apply_update(&update);
     let requested = updated == *record;
@@ -198,5 +301,6 @@ fn plan<R: Resizable>(
     if change.is_empty() && known && requested {
         return Ok(None);
     }
-    Ok(Some(Resize { record, updated, journal: Journal { asked: update, change } }))
+    let caller = caller.clone();
+    Ok(Some(Resize { record, updated, journal: Journal { asked: update, change, began, caller } }))
 }
