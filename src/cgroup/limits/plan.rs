@@ -51,9 +51,7 @@ pub struct Change {
 pub enum PlanError {
     #[error("{field} needs the {} controller, and this host offers no {knob}", knob.controller())]
     Missing { field: &'static str, knob: Knob },
-    #[error(
-        "memory and swap together are limited to {memory_swap} bytes, less than the {memory} bytes of memory alone"
-    )]
+    #[error("memory and swap limit ({memory_swap} bytes) must be at least the memory limit ({memory})")]
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
     #[error("unified settings ({}) need cgroup v2, and this host has v1", .0.join(", "))]
     UnifiedOnV1(Vec<String>),
@@ -70,7 +68,7 @@ pub struct Limit(pub Option<Bytes>);
 impl std::fmt::Display for Limit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            Some(bytes) => bytes.fmt(f),
+            Some(bytes) => write!(f, "{bytes} bytes"),
             None => f.write_str("unlimited"),
         }
     }
