@@ -11,6 +11,8 @@ use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin
 pub struct ConfigReloader {
     in_force: Config,
     stamp: Option<FileStamp>,
+    /// Keys that need a restart since the last reload.
+    waiting: Vec<&'static str>,
 }
 
 /// The changes of a reload.
@@ -22,12 +24,14 @@ pub struct ConfigChange {
     pub applied: Vec<&'static str>,
     /// Changed keys or sections that need a restart.
     pub waiting: Vec<&'static str>,
+    /// Keys that needed a restart before, and have their active values again.
+    pub withdrawn: Vec<&'static str>,
 }
 
 impl ConfigReloader {
     pub fn new(in_force: Config) -> Self {
         let stamp = FileStamp::read(in_force.origin.path());
-        Self { in_force, stamp }
+        Self { in_force, stamp, waiting: Vec::new() }
     }
 
     /// Returns whether the file has changed since it was last read.
@@ -52,9 +56,11 @@ impl ConfigReloader {
             return Err(ConfigError::NotAFile { file: path.to_owned() });
         }
         let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
-        let change = merge(&self.in_force, new);
+        let mut change = merge(&self.in_force, new);
         self.in_force = change.config.clone();
-        let same = change.applied.is_empty() && change.waiting.is_empty();
+        let before = std::mem::replace(&mut self.waiting, change.waiting.clone());
+        change.withdrawn = before.into_iter().filter(|key| !change.waiting.contains(key)).collect();
+        let same = change.applied.is_empty() && change.waiting.is_empty() && change.withdrawn.is_empty();
         Ok((!same).then_some(change))
     }
 }
@@ -142,7 +148,7 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
         origin: old.origin.clone(),
         ..new
     };
-    ConfigChange { config, applied: keys(applied), waiting: keys(waiting) }
+    ConfigChange { config, applied: keys(applied), waiting: keys(waiting), withdrawn: Vec::new() }
 }
 
 #[cfg(test)]
@@ -212,7 +218,7 @@ mod tests {
              [tracing]\nendpoint = \"localhost:4317\"",
         );
         assert!(reload.is_due());
-        let ConfigChange { config, applied, waiting } = reload.read().unwrap().unwrap();
+        let ConfigChange { config, applied, waiting, .. } = reload.read().unwrap().unwrap();
         let live = [
             "log.level",
             "resources",
@@ -234,7 +240,14 @@ mod tests {
         assert!(config.cdi.annotations);
         assert!(!reload.is_due());
         let again = reload.read().unwrap().unwrap();
-        assert_eq!((again.applied.len(), again.waiting), (0, waiting), "still needs a restart");
+        assert_eq!((again.applied.len(), &again.waiting), (0, &waiting), "still needs a restart");
+        env.write("[log]\nformat = \"json\"");
+        let less = reload.read().unwrap().unwrap();
+        assert_eq!((less.waiting, less.withdrawn), (vec!["log.format"], vec!["root", "network.bridge", "tracing"]));
+        env.write("");
+        let back = reload.read().unwrap().unwrap();
+        assert_eq!((back.waiting, back.withdrawn), (Vec::new(), vec!["log.format"]));
+        assert!(reload.read().unwrap().is_none());
     }
 
     #[test]

@@ -105,7 +105,8 @@ impl Settings {
         refresh_registries(&self.registries, self.runtime.images());
     }
 
-    fn apply(&self, ConfigChange { mut config, mut applied, waiting }: ConfigChange, reload: &mut ConfigReloader) {
+    fn apply(&self, change: ConfigChange, reload: &mut ConfigReloader) {
+        let ConfigChange { mut config, mut applied, waiting, withdrawn } = change;
         if let Err(error) = self.level.set(&config.log.level) {
             tracing::warn!(error = chain(&error), "cannot set the log level; keeping the previous one");
         }
@@ -125,6 +126,9 @@ impl Settings {
         }
         if !waiting.is_empty() {
             tracing::warn!(?waiting, "restart required for changed settings");
+        }
+        if !withdrawn.is_empty() {
+            tracing::info!(?withdrawn, "no restart required: these settings have their active values again");
         }
     }
 }
