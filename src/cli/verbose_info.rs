@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use model::pod_resources::{PodResourceConfig, Resources};
 use model::resources::{LimitsPatch, ObservedLimits};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 
 /// Requested, applied and actual limits; see `daemon/runtime/verbose_info.rs`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct VerboseInfo {
+    #[serde(deserialize_with = "limits")]
     pub(super) asked: LimitsPatch,
     /// Applied values, by file.
     pub(super) applied: BTreeMap<String, String>,
@@ -17,8 +19,26 @@ pub(super) struct VerboseInfo {
     pub(super) actual: Option<ObservedLimits>,
     pub(super) drift: Vec<Drifted>,
     /// For pods only.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "some_limits")]
     pub(super) overhead: Option<LimitsPatch>,
+}
+
+/// Reads limits, which are plain numbers in verbose answers; -1 is unlimited.
+fn limits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LimitsPatch, D::Error> {
+    let mut plain = Value::deserialize(deserializer)?;
+    for (key, variant) in [("cpu_quota", "Micros"), ("memory", "Bytes"), ("memory_swap", "Bytes")] {
+        let Some(value) = plain.get_mut(key) else { continue };
+        if let Some(number) = value.as_i64() {
+            *value = if number == -1 { json!("Unlimited") } else { json!({ variant: number }) };
+        }
+    }
+    LimitsPatch::deserialize(plain).map_err(serde::de::Error::custom)
+}
+
+fn some_limits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LimitsPatch>, D::Error> {
+    #[derive(Deserialize)]
+    struct Plain(#[serde(deserialize_with = "limits")] LimitsPatch);
+    Ok(Option::<Plain>::deserialize(deserializer)?.map(|Plain(limits)| limits))
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -82,4 +102,25 @@ pub struct NotCrisp(#[source] Option<serde_json::Error>);
 pub(super) fn read<T: DeserializeOwned>(info: &BTreeMap<String, String>) -> Result<T, NotCrisp> {
     let text = info.get("info").ok_or(NotCrisp(None))?;
     serde_json::from_str(text).map_err(|error| NotCrisp(Some(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, CpuQuota, MemoryLimit, Micros};
+
+    use super::*;
+
+    #[test]
+    fn limits_are_read_from_plain_numbers() {
+        let asked = json!({
+            "cpu_quota": 50_000, "cpu_period": null, "cpu_shares": 512, "memory": 67_108_864, "memory_swap": -1,
+            "cpuset_cpus": null, "cpuset_mems": null, "hugepages": {}, "unified": {}, "oom_score_adj": null,
+        });
+        let text = json!({ "asked": asked, "applied": {}, "actual": null, "drift": [], "overhead": asked });
+        let info: VerboseInfo = serde_json::from_value(text).unwrap();
+        assert_eq!(info.asked.cpu_quota, Some(CpuQuota::Micros(Micros(50_000))));
+        assert_eq!(info.asked.memory, Some(MemoryLimit::Bytes(Bytes(67_108_864))));
+        assert_eq!(info.asked.memory_swap, Some(MemoryLimit::Unlimited));
+        assert_eq!((info.overhead, info.asked.cpu_period), (Some(info.asked), None));
+    }
 }

@@ -24,7 +24,7 @@ fn a_limit_that_another_process_wrote_is_reported_once() {
     let info = client.container_info(&id)["resources"].clone();
     assert_eq!(info["drift"][0]["file"], name, "{info}");
     assert_eq!(info["drift"][0]["found"], foreign, "{info}");
-    assert_eq!(info["asked"]["cpu_quota"]["Micros"], 60_000, "{info}");
+    assert_eq!(info["asked"]["cpu_quota"], 60_000, "{info}");
     assert_eq!(info["actual"]["cpu_quota"], 20_000, "{info}");
     let told = |text: &str| text.matches("cgroup limit changed outside crisp").count();
     wait_for("a line in the log", seconds(5), || (told(&daemon.env.read_log()) > 0).then_some(()));

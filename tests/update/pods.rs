@@ -46,8 +46,8 @@ fn a_pod_cgroup_of_crisp_includes_the_overhead_and_follows_resizes() {
 
     daemon.restart();
     let info = daemon.client().pod_info(&pod.id)["resources"].clone();
-    assert_eq!(info["asked"]["cpu_quota"]["Micros"], 200_000, "{info}");
-    assert_eq!(info["overhead"]["memory"]["Bytes"], 32 * MIB, "{info}");
+    assert_eq!(info["asked"]["cpu_quota"], 200_000, "{info}");
+    assert_eq!(info["overhead"]["memory"], 32 * MIB, "{info}");
     assert_eq!(info["actual"]["memory"], 288 * MIB, "{info}");
     assert_eq!(info["drift"], serde_json::json!([]));
     assert_eq!(info["containers"][&id]["actual"]["memory"], 256 * MIB, "{info}");
@@ -93,7 +93,7 @@ fn a_pod_that_the_client_owns_is_remembered_and_never_touched() {
     assert_eq!(kernel_limits(&daemon, "pod-of-the-kubelet"), before);
     daemon.restart();
     let info = daemon.client().pod_info(&pod.id)["resources"].clone();
-    assert_eq!(info["asked"]["cpu_quota"]["Micros"], 200_000, "{info}");
+    assert_eq!(info["asked"]["cpu_quota"], 200_000, "{info}");
     assert_eq!(info["applied"], serde_json::json!({}), "{info}");
     daemon.client().remove_pod(&pod.id).unwrap();
     daemon.env.remove_pod_cgroup(&parent);

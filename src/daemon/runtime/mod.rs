@@ -18,6 +18,7 @@ mod events;
 mod lifecycle_steps;
 mod lookup;
 mod orphaned_layers;
+mod plain_json;
 pub(crate) mod pod;
 mod pod_cidr;
 mod recover;

@@ -3,9 +3,11 @@
 use cgroup::{AppliedValues, CurrentLimits, Drift};
 use model::resources::LimitsPatch;
 use oci_spec::runtime::Spec;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Runtime;
+use super::plain_json::plain_json;
 use crate::sandbox_client::SandboxClient;
 use crate::store::{ContainerRecord, PodRecord};
 
@@ -59,19 +61,19 @@ impl Runtime {
         json!({
             "directory": dir,
             "shim": SandboxClient::pid(&dir),
-            "namespaces": pod.sandbox,
-            "cgroup": pod.cgroup,
+            "namespaces": shown(&pod.sandbox),
+            "cgroup": shown(&pod.cgroup),
             "selinux": pod.selinux,
             "resources": self.pod_resources_info(pod),
             "unreadable": pod.unreadable.as_ref().map(ToString::to_string),
-            "config": pod.spec,
+            "config": shown(&pod.spec),
         })
     }
 
     /// Returns the limits of a pod, and of each of its containers.
     fn pod_resources_info(&self, pod: &PodRecord) -> Value {
         let mut info = resources_info(&pod.spec.resources, &pod.applied, self.limits_of_pod(pod).as_ref());
-        info["overhead"] = json!(pod.spec.overhead);
+        info["overhead"] = shown(&pod.spec.overhead);
         let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
             let container = entry.get();
             let now = self.limits(&entry, &container);
@@ -97,16 +99,21 @@ impl Runtime {
             "directory": dir,
             "writableLayer": self.layout.writable_layer(&container.id),
             "cgroup": container.cgroup,
-            "user": container.user,
+            "user": shown(&container.user),
             "selinux": container.selinux,
             "stopSignal": container.stop_signal.to_string(),
             "resources": resources_info(&container.spec.resources, &container.applied, now),
-            "cdiDevices": container.cdi,
+            "cdiDevices": shown(&container.cdi),
             "unreadable": container.unreadable.as_ref().map(ToString::to_string),
-            "config": container.spec,
+            "config": shown(&container.spec),
             "runtimeSpec": spec,
         })
     }
+}
+
+/// Returns the JSON of a part of a record; null if it has none, which no type of `model` lacks.
+fn shown(value: &impl Serialize) -> Value {
+    plain_json(value).unwrap_or_default()
 }
 
 /// `asked`: the request of CRI. Applied: the value that crisp wrote to each file. Actual: the
@@ -118,9 +125,9 @@ fn resources_info(asked: &LimitsPatch, settings: &AppliedValues, now: Option<&Cu
         json!({ "file": knob.file(), "wrote": wrote, "read": read, "found": found })
     });
     json!({
-        "asked": asked,
+        "asked": shown(asked),
         "applied": applied.collect::<serde_json::Map<_, _>>(),
-        "actual": now.map(|now| &now.observed),
+        "actual": now.map(|now| shown(&now.observed)),
         "drift": drift.collect::<Vec<_>>(),
     })
 }
