@@ -72,7 +72,7 @@ pub use rootfs::volume::{FileKind, Volume, VolumeError};
 pub use store::catalog::OpenError;
 pub use store::disk_usage::Usage;
 pub use store::layer_refs::HoldError;
-pub use store::prune::{PruneError, Pruned};
+pub use store::prune::{PruneError, Pruned, RemoveError, Removed};
 pub use store::{AccountsCause, AccountsError, AmbiguousImageId, ConfigCause, ConfigError, Store};
 pub use tar::reader::TarError;
 pub use tar::tar_split::{TarSplitError, assemble};

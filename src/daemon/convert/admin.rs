@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::image::{Compress, Image, Progress, Pruned};
+use ::image::{Compress, Image, Progress, Pruned, Removed};
 use cri_api::admin;
 
 use super::{FieldPath, InvalidField};
@@ -48,6 +48,11 @@ pub(crate) fn progress_to_wire(progress: Progress) -> admin::ImportProgress {
 pub(crate) fn imported_to_wire(progress: Progress, images: &[Arc<Image>]) -> admin::ImportProgress {
     let images = images.iter().map(|image| to_wire(image)).collect();
     admin::ImportProgress { images, done: true, ..progress_to_wire(progress) }
+}
+
+pub fn removed_to_wire(removed: Removed) -> admin::RemoveResponse {
+    let Removed { id, untagged, image } = removed;
+    admin::RemoveResponse { id: id.to_string(), untagged, removed: image }
 }
 
 pub fn pruned_to_wire(pruned: &Pruned) -> admin::PruneResponse {

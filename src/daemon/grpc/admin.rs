@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::image::{ExportError, ImportError, Progress, PruneError};
+use ::image::{ExportError, ImportError, Progress, PruneError, RemoveError};
 use cri_api::admin::images_server::Images;
 use cri_api::admin::*;
 use model::{ErrorClass, ErrorKind};
@@ -18,7 +18,7 @@ use tracing::{Instrument as _, Span};
 
 use super::{RpcResult, outcome, status};
 use crate::convert;
-use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire};
+use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire, removed_to_wire};
 use crate::runtime::Runtime;
 
 /// Messages queued for a client.
@@ -42,7 +42,7 @@ impl AdminApi {
     }
 }
 
-/// An import, export or prune that failed.
+/// An import, export, removal or prune that failed.
 #[derive(Debug, thiserror::Error)]
 enum AdminError {
     #[error(transparent)]
@@ -51,6 +51,10 @@ enum AdminError {
     Export(#[from] ExportError),
     #[error(transparent)]
     Prune(#[from] PruneError),
+    #[error("removing image {name:?}")]
+    Remove { name: String, source: RemoveError },
+    #[error("image {0:?} not found")]
+    NoSuchImage(String),
     #[error("{STREAMS} exports and imports are running: try again later")]
     TooMany,
 }
@@ -61,6 +65,8 @@ impl ErrorClass for AdminError {
             Self::Import(error) => error.kind(),
             Self::Export(error) => error.kind(),
             Self::Prune(error) => error.kind(),
+            Self::Remove { source, .. } => source.kind(),
+            Self::NoSuchImage(_) => ErrorKind::NotFound,
             Self::TooMany => ErrorKind::Exhausted,
         }
     }
@@ -175,6 +181,17 @@ impl Images for AdminApi {
             sender.blocking_send(Ok(Chunk { done: true, ..chunk(Vec::new(), teller.last()) })).ok();
             Ok(())
         })
+    }
+
+    async fn remove(&self, request: Request<RemoveRequest>) -> RpcResult<RemoveResponse> {
+        let RemoveRequest { name, all_tags } = request.into_inner();
+        let store = Arc::clone(self.runtime.images());
+        let remove = move || match store.remove_named(&name, all_tags) {
+            Ok(removed) => removed.ok_or(AdminError::NoSuchImage(name)),
+            Err(source) => Err(AdminError::Remove { name, source }),
+        };
+        let removed = outcome(ORDINARY.run(remove)).await?;
+        Ok(Response::new(removed_to_wire(removed)))
     }
 
     async fn prune(&self, request: Request<PruneRequest>) -> RpcResult<PruneResponse> {

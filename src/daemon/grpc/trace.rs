@@ -25,7 +25,7 @@ use crate::otel::Sampler;
 
 /// RPCs whose success is logged at info: they change something. ExecSync does too, but probes call it every few
 /// seconds; Import and Export log their own end. A test compares the list with `proto/`.
-const CHANGES: [&str; 20] = [
+const CHANGES: [&str; 21] = [
     "RunPodSandbox",
     "StopPodSandbox",
     "RemovePodSandbox",
@@ -46,6 +46,7 @@ const CHANGES: [&str; 20] = [
     "PullImage",
     "RemoveImage",
     "Prune",
+    "Remove",
 ];
 
 #[derive(Debug, Clone, Default)]

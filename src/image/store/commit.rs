@@ -16,6 +16,7 @@ use crate::record::Image;
 use crate::store::catalog::{Catalog, ImageRecord, VERSION};
 use crate::store::durable;
 use crate::store::load::beside;
+use crate::store::prune::Removed;
 
 /// A layer in the store, or one that is unpacked and will be added.
 #[derive(Debug, Clone)]
@@ -372,19 +373,19 @@ impl Catalog {
         self.publish(image).map(Some)
     }
 
-    /// Removes an image by id with all its names, or one of its names; with the last tag the image
-    /// is removed. Returns the id of the image.
-    pub(crate) fn remove(&self, text: &str, search: &[String]) -> Result<Option<Digest>, FileError> {
-        let id = self.forget(text, search)?;
+    /// Removes an image by id or with `all_tags`, otherwise one of its names; with the last tag the
+    /// image is removed.
+    pub(crate) fn remove(&self, text: &str, search: &[String], all_tags: bool) -> Result<Option<Removed>, FileError> {
+        let removed = self.forget(text, search, all_tags)?;
         self.free()?;
-        Ok(id)
+        Ok(removed)
     }
 
-    fn forget(&self, text: &str, search: &[String]) -> Result<Option<Digest>, FileError> {
+    fn forget(&self, text: &str, search: &[String], all_tags: bool) -> Result<Option<Removed>, FileError> {
         let _change = self.change.lock();
         let found = self.state().find(text, search).map(|(image, name)| (image.clone(), name));
         let Some((image, name)) = found else { return Ok(None) };
-        if let Some(name) = name {
+        if let Some(name) = name.filter(|_| !all_tags) {
             let mut rest = Image::clone(&image);
             rest.repo_tags.retain(|tag| *tag != name);
             rest.repo_digests.retain(|digest| *digest != name);
@@ -393,11 +394,11 @@ impl Catalog {
             if !gone {
                 self.publish(rest)?;
                 self.state().names.remove(&name);
-                return Ok(Some(image.id.clone()));
+                return Ok(Some(Removed { id: image.id.clone(), untagged: vec![name], image: false }));
             }
         }
         self.drop_image(&image)?;
-        Ok(Some(image.id.clone()))
+        Ok(Some(Removed { id: image.id.clone(), untagged: image.repo_tags.clone(), image: true }))
     }
 
     /// Removes an image from the store; its layers are freed later. The caller holds the change

@@ -245,8 +245,8 @@ impl Store {
     /// Succeeds if there is no such image. Layers stay as long as another image or a hold uses
     /// them. Blocks.
     pub fn remove(&self, text: &str) -> Result<(), FileError> {
-        if let Some(id) = self.catalog.remove(text, &self.http().registries.search)? {
-            self.forget_accounts(&id);
+        if let Some(removed) = self.catalog.remove(text, &self.http().registries.search, false)? {
+            self.forget_accounts(&removed.id);
         }
         Ok(())
     }

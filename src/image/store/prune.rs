@@ -1,4 +1,4 @@
-//! Removes unused images.
+//! Removes images by name, and unused ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,8 +7,39 @@ use safe_fs::FileError;
 
 use crate::digest::Digest;
 use crate::record::Image;
-use crate::store::Store;
 use crate::store::catalog::{Catalog, State};
+use crate::store::{AmbiguousImageId, Store};
+
+/// The names that an image lost, or the image that was removed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removed {
+    /// The image.
+    pub id: Digest,
+    /// Tags, or one digest reference, that no longer name it.
+    pub untagged: Vec<String>,
+    /// Whether the image was removed, too.
+    pub image: bool,
+}
+
+/// An image that could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    /// The name is the prefix of several ids.
+    #[error(transparent)]
+    Ambiguous(#[from] AmbiguousImageId),
+    /// The store failed.
+    #[error(transparent)]
+    Disk(#[from] FileError),
+}
+
+impl model::ErrorClass for RemoveError {
+    fn kind(&self) -> model::ErrorKind {
+        match self {
+            Self::Ambiguous(source) => source.kind(),
+            Self::Disk(source) => source.kind(),
+        }
+    }
+}
 
 /// The images that were removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +71,19 @@ impl model::ErrorClass for PruneError {
 }
 
 impl Store {
+    /// Removes one name of an image, and the image with its last tag; an image named by id or with
+    /// `all_tags` is removed with all its names. Returns `None` if there is none. Blocks.
+    pub fn remove_named(&self, text: &str, all_tags: bool) -> Result<Option<Removed>, RemoveError> {
+        if self.lookup(text)?.is_none() {
+            return Ok(None);
+        }
+        let removed = self.catalog.remove(text, &self.search(), all_tags)?;
+        for gone in removed.iter().filter(|removed| removed.image) {
+            self.forget_accounts(&gone.id);
+        }
+        Ok(removed)
+    }
+
     /// Removes images that no container, pull or import uses and for which `keep` returns false.
     ///
     /// Fails before [`Store::remove_unused`]. Blocks.
