@@ -214,7 +214,7 @@ impl RawConfig {
         };
         raw.origin = Origin { file: file.map(Path::to_owned), overrides: overrides.clone() };
         let Overrides { listen, root, state, log_level, log_format } = overrides;
-        raw.listen = listen.unwrap_or(raw.listen);
+        raw.listen = resolve::socket_path("listen", listen.unwrap_or(raw.listen))?;
         raw.root = root.unwrap_or(raw.root);
         raw.state = state.unwrap_or(raw.state);
         raw.log.level = log_level.unwrap_or(raw.log.level);

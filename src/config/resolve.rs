@@ -93,8 +93,14 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
     })
 }
 
+/// Accepts a path or `unix:///PATH`, and returns the path.
+pub(super) fn socket_path(key: &str, text: PathBuf) -> Result<PathBuf, InvalidSetting> {
+    model::socket_path(text).map_err(|error| invalid(key, error))
+}
+
 /// Checks the path of a Unix socket.
 fn socket(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
+    let path = socket_path(key, path)?;
     if path.as_os_str().len() > SOCKET_PATH_MAX {
         return Err(invalid(key, format_args!("must be at most {SOCKET_PATH_MAX} bytes")));
     }
@@ -108,7 +114,7 @@ fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
     if text.is_empty() {
         return Ok(None);
     }
-    if text.starts_with('/') {
+    if text.starts_with('/') || text.starts_with("unix:") {
         return Ok(Some(MetricsListen::Socket(socket(key, text.into())?)));
     }
     match text.parse::<SocketAddr>() {

@@ -102,6 +102,7 @@ fn pull_limits_and_the_metrics_address_are_resolved() {
         ("127.0.0.1:9099", MetricsListen::Loopback(([127, 0, 0, 1], 9099).into())),
         ("[::1]:1", MetricsListen::Loopback("[::1]:1".parse().unwrap())),
         ("/run/x.sock", MetricsListen::Socket("/run/x.sock".into())),
+        ("unix:///run/x.sock", MetricsListen::Socket("/run/x.sock".into())),
     ] {
         raw.metrics.listen = text.to_owned();
         let config = raw.clone().resolve().unwrap();
@@ -186,7 +187,7 @@ fn the_command_line_overrides_the_file() {
     let file = dir.path().join("crisp.toml");
     std::fs::write(&file, "listen = \"/a/sock\"\nroot = \"/a/root\"\n[log]\nlevel = \"warn\"").unwrap();
     let overrides = Overrides {
-        listen: Some("/b/sock".into()),
+        listen: Some("unix:///b/sock".into()),
         root: None,
         state: Some("/b/state".into()),
         log_level: Some("debug".into()),
@@ -199,8 +200,9 @@ fn the_command_line_overrides_the_file() {
 
 #[test]
 fn invalid_values_are_refused_by_key() {
-    let cases: [(&str, InvalidSetting); 37] = [
+    let cases: [(&str, InvalidSetting); 38] = [
         ("listen", refused(|raw| raw.listen = "crisp.sock".into())),
+        ("listen", refused(|raw| raw.listen = "tcp://127.0.0.1:1".into())),
         ("listen", refused(|raw| raw.listen = format!("/{}", "x".repeat(107)).into())),
         ("root", refused(|raw| raw.root = "/".into())),
         ("root", refused(|raw| raw.root = "/var/../lib".into())),

@@ -24,6 +24,7 @@ mod request_field;
 pub mod resources;
 mod security;
 mod signal;
+mod socket_path;
 pub mod stats;
 mod update;
 mod user_ns;
@@ -41,5 +42,6 @@ pub use security::{
     UserNs, UserRef,
 };
 pub use signal::{Signal, UnknownSignal};
+pub use socket_path::{ENDPOINT_VARIABLE, InvalidSocket, socket_path};
 pub use update::{ContainerUpdate, PodUpdate};
 pub use user_ns::{ID_LINES_MAX, ID_TEXT_MAX, id_map_text};
