@@ -1,10 +1,10 @@
 //! The command-line arguments of `crisp bench`.
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use model::{ENDPOINT_VARIABLE, InvalidSocket, socket_path};
 
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -37,6 +37,8 @@ pub enum Part {
     Floor,
 }
 
+const DEFAULT_SOCKET: &str = "crisp=/run/crisp/crisp.sock";
+
 /// Name and socket of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedSocket {
@@ -45,15 +47,15 @@ pub(super) struct NamedSocket {
 }
 
 impl FromStr for NamedSocket {
-    type Err = Infallible;
+    type Err = InvalidSocket;
 
     /// Parses `NAME=SOCKET`, or a socket whose file name gives the name.
-    fn from_str(text: &str) -> Result<Self, Infallible> {
+    fn from_str(text: &str) -> Result<Self, InvalidSocket> {
         let (name, socket) = match text.split_once('=') {
             Some((name, socket)) => (Some(name), socket),
             None => (None, text),
         };
-        let socket = PathBuf::from(socket.trim_start_matches("unix://"));
+        let socket = socket_path(socket)?;
         let stem = || socket.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         let name = name.map_or_else(stem, str::to_owned);
         Ok(Self { name, socket })
@@ -71,9 +73,10 @@ pub struct BenchArgs {
     /// Parts to measure
     #[arg(value_enum, default_value = "all", value_name = "PART")]
     pub(super) parts: Vec<Part>,
-    /// Runtime to benchmark
-    #[arg(long, default_value = "crisp=/run/crisp/crisp.sock", value_name = "[NAME=]SOCKET")]
-    pub(super) socket: NamedSocket,
+    /// Runtime to benchmark; a socket is a path or unix:///PATH [env: CONTAINER_RUNTIME_ENDPOINT]
+    /// [default: crisp=/run/crisp/crisp.sock]
+    #[arg(long, value_name = "[NAME=]SOCKET")]
+    socket: Option<NamedSocket>,
     /// Runtimes to compare it with
     #[arg(long, num_args = 1.., value_name = "[NAME=]SOCKET")]
     pub(super) compare: Vec<NamedSocket>,
@@ -134,8 +137,14 @@ impl BenchArgs {
         self.cgroup.as_deref().filter(|name| name.ends_with(".slice"))
     }
 
-    pub(super) fn runtimes(&self) -> impl Iterator<Item = &NamedSocket> {
-        std::iter::once(&self.socket).chain(&self.compare)
+    /// Returns the runtime of `--socket`, of the environment or the default one, and those of `--compare`.
+    pub(super) fn runtimes(&self) -> Result<Vec<NamedSocket>, InvalidSocket> {
+        let of_environment = || std::env::var(ENDPOINT_VARIABLE).ok().filter(|text| !text.is_empty());
+        let first = match &self.socket {
+            Some(named) => named.clone(),
+            None => of_environment().unwrap_or_else(|| DEFAULT_SOCKET.to_owned()).parse()?,
+        };
+        Ok(std::iter::once(first).chain(self.compare.iter().cloned()).collect())
     }
 
     /// Returns whether `part` was requested, by its name or as a part of `all` or `resize`.
@@ -188,8 +197,9 @@ mod tests {
         );
         assert_eq!(named("crio=unix:///run/crio.sock"), ("crio".into(), "/run/crio.sock".into()));
         let plan = parse("life exec --compare a=/a /b.sock --rounds 3");
-        let names: Vec<&str> = plan.runtimes().map(|named| named.name.as_str()).collect();
-        assert_eq!(names, ["crisp", "a", "b"]);
+        let names: Vec<String> = plan.runtimes().unwrap().into_iter().map(|named| named.name).collect();
+        assert_eq!(names[1..], ["a", "b"]);
+        assert!("a=tcp://127.0.0.1:1".parse::<NamedSocket>().is_err());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Pods that run during other measurements, and their memory.
 
+use cri_api::v1;
+
 use super::args::BenchArgs;
 use super::lifecycle::{READY, add, make};
 use super::report::results::{Figures, Unit};
@@ -30,8 +32,12 @@ pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usi
 /// Creates the pods for other measurements, and measures the daemon's memory before.
 pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     for runtime in runtimes.iter_mut().filter(|runtime| runtime.pods.is_empty()) {
-        let fresh = runtime.family.memory(&[]).map(|memory| memory.daemon);
-        runtime.figures.note(FRESH, Unit::MB, fresh);
+        // Pods that are not of the benchmark would count.
+        let pods = runtime.client.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await;
+        if pods.is_ok_and(|pods| pods.into_inner().items.is_empty()) {
+            let fresh = runtime.family.memory(&[]).map(|memory| memory.daemon);
+            runtime.figures.note(FRESH, Unit::MB, fresh);
+        }
         let mut figures = Figures::default();
         Box::pin(grow(runtime, &mut figures, plan.pods as usize, plan.containers)).await;
         // Ready times are measured by other parts; only failures are recorded here.

@@ -21,6 +21,7 @@ mod background_pods;
 mod baseline;
 mod contention;
 mod lifecycle;
+mod output_file;
 mod parent_cgroup;
 mod processes;
 mod pull;
@@ -32,18 +33,20 @@ mod scaling;
 mod specs;
 mod stream;
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
-use std::{fs, io};
 
 pub use args::{BenchArgs, Part};
 
 use baseline::Baseline;
+use output_file::OutputFile;
 use parent_cgroup::ParentCgroup;
 use raw_cgroup_writes::RawWrites;
 use report::Report;
 use runtime::Runtime;
 use specs::Specs;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Why a benchmark failed. Failed steps are counted instead.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,8 @@ pub enum BenchError {
     #[error("starting")]
     Start(#[source] io::Error),
     #[error("connecting to {}", socket.display())]
+    Socket { socket: PathBuf, source: io::Error },
+    #[error("opening a gRPC connection to {}", socket.display())]
     Connect { socket: PathBuf, source: tonic::transport::Error },
     #[error("reading the version at {}", socket.display())]
     Version { socket: PathBuf, source: Box<tonic::Status> },
@@ -58,6 +63,8 @@ pub enum BenchError {
     Daemon { socket: PathBuf, source: io::Error },
     #[error("creating a cgroup for the benchmark")]
     Cgroup(#[source] io::Error),
+    #[error(transparent)]
+    Arguments(#[from] model::InvalidSocket),
     #[error("{0} needs --pull IMAGE")]
     NoImage(&'static str),
     #[error("interrupted")]
@@ -66,14 +73,28 @@ pub enum BenchError {
     Write { path: PathBuf, source: io::Error },
     #[error("printing")]
     Print(#[source] io::Error),
+    #[error("{runtime}: {figure} failed every time; the first of {errors} errors: {first}")]
+    Failed { runtime: String, figure: String, errors: u32, first: String },
 }
 
-/// Runs the benchmark, prints a table, and writes the requested files.
-pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
+impl BenchError {
+    /// Returns the exit code of the program.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            // 128 + SIGINT, as for every command.
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+/// Runs the benchmark, prints a table to `out`, and writes the requested files.
+pub fn bench(plan: BenchArgs, out: &mut impl Write) -> Result<(), BenchError> {
     if plan.parts.contains(&Part::Pull) && plan.pull.is_none() {
         return Err(BenchError::NoImage("pull"));
     }
     let began = SystemTime::now();
+    let files = ResultFiles { json: open(plan.json.as_ref())?, html: open(plan.html.as_ref())? };
     let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
     let parent = ParentCgroup::make(place).map_err(BenchError::Cgroup)?;
     // Before the first thread is started: the baseline forks.
@@ -85,7 +106,7 @@ pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
         connect(&plan, &parent, &mut runtimes).await?;
         tokio::select! {
             () = Box::pin(measure(&plan, &mut runtimes, &mut bare, floor.as_mut())) => Ok(()),
-            _ = tokio::signal::ctrl_c() => Err(BenchError::Interrupted),
+            () = interrupted() => Err(BenchError::Interrupted),
         }
     });
     tokio.block_on(async {
@@ -96,7 +117,16 @@ pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     measured?;
     let mut kernel = bare.figures;
     kernel.merge(floor.map(Baseline::finish).unwrap_or_default());
-    show(&plan, &Report::new(&plan, began, &runtimes, &kernel))
+    show(files, &Report::new(&plan, began, &runtimes, &kernel), out)
+}
+
+/// Waits for SIGINT or SIGTERM; if they cannot be received, they end the process.
+async fn interrupted() {
+    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
 }
 
 fn current_thread_runtime() -> Result<tokio::runtime::Runtime, BenchError> {
@@ -104,7 +134,7 @@ fn current_thread_runtime() -> Result<tokio::runtime::Runtime, BenchError> {
 }
 
 async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
-    for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
+    for (number, named) in plan.runtimes()?.iter().enumerate().filter(|_| plan.wants_runtimes()) {
         let cgroup_parent = match plan.slice() {
             Some(given) => given.to_owned(),
             // One per runtime, to measure the CPU time of each.
@@ -155,21 +185,29 @@ async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrite
 
 /// Prints the current part to stderr.
 fn log_step(part: &str) {
-    use std::io::Write as _;
     writeln!(io::stderr(), "bench: {part}").ok();
 }
 
-fn show(plan: &BenchArgs, report: &Report) -> Result<(), BenchError> {
-    report::table::print(&mut io::stdout().lock(), report).map_err(BenchError::Print)?;
-    let write = |path: &PathBuf, text: String| {
-        fs::write(path, text).map_err(|source| BenchError::Write { path: path.clone(), source })
-    };
-    if let Some(path) = &plan.json {
+/// The files to write besides the table.
+struct ResultFiles {
+    json: Option<OutputFile>,
+    html: Option<OutputFile>,
+}
+
+fn open(path: Option<&PathBuf>) -> Result<Option<OutputFile>, BenchError> {
+    path.map(OutputFile::open).transpose()
+}
+
+fn show(files: ResultFiles, report: &Report, out: &mut impl Write) -> Result<(), BenchError> {
+    report::table::print(out, report).map_err(BenchError::Print)?;
+    if let Some(file) = files.json {
         let text = serde_json::to_string_pretty(report).map_err(|e| BenchError::Print(e.into()))?;
-        write(path, text + "\n")?;
+        file.write(&(text + "\n"))?;
     }
-    if let Some(path) = &plan.html {
-        write(path, report::html::page(report))?;
+    if let Some(file) = files.html {
+        file.write(&report::html::page(report))?;
     }
-    Ok(())
+    let Some((runtime, figure)) = report.failed_figure() else { return Ok(()) };
+    let (runtime, first) = (runtime.to_owned(), figure.first_error.clone().unwrap_or_default());
+    Err(BenchError::Failed { runtime, figure: figure.name.clone(), errors: figure.errors, first })
 }

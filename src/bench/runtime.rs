@@ -1,5 +1,6 @@
 //! A runtime under test: its socket, processes, pods and figures.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ pub(super) type Client = RuntimeServiceClient<Channel>;
 pub(super) struct Runtime {
     pub(super) name: String,
     pub(super) socket: PathBuf,
+    /// Type and path of the file system with its images, if it reports it.
+    pub(super) filesystem: Option<String>,
     /// Name and version that the runtime reports.
     pub(super) version: String,
     pub(super) client: Client,
@@ -49,6 +52,8 @@ pub(super) struct Step {
 }
 
 pub(super) async fn connect(socket: &Path) -> Result<Channel, BenchError> {
+    // Its error names the cause once; tonic's repeats it at each level.
+    UnixStream::connect(socket).map_err(|source| BenchError::Socket { socket: socket.to_owned(), source })?;
     let failed = |source| BenchError::Connect { socket: socket.to_owned(), source };
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
     endpoint.connect().await.map_err(failed)
@@ -66,12 +71,15 @@ impl Runtime {
         let answer =
             asked.map_err(|source| BenchError::Version { socket: socket.clone(), source: Box::new(source) })?;
         let v1::VersionResponse { runtime_name, runtime_version, .. } = answer.into_inner();
+        let mut images = ImageServiceClient::new(channel);
+        let filesystem = image_filesystem(&mut images).await;
         Ok(Self {
             name,
             socket,
+            filesystem,
             version: format!("{runtime_name} {runtime_version}"),
             client,
-            images: ImageServiceClient::new(channel),
+            images,
             family,
             shape,
             figures: Figures::default(),
@@ -111,6 +119,24 @@ impl Runtime {
     }
 }
 
+/// Returns type and mount point of the file system with the runtime's images.
+async fn image_filesystem(images: &mut ImageServiceClient<Channel>) -> Option<String> {
+    let answer = images.image_fs_info(v1::ImageFsInfoRequest {}).await.ok()?.into_inner();
+    let path = PathBuf::from(answer.image_filesystems.into_iter().next()?.fs_id?.mountpoint);
+    filesystem(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &path)
+}
+
+/// Returns type and mount point of the mount with the longest path that contains `path`.
+fn filesystem(mountinfo: &str, path: &Path) -> Option<String> {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        Some((Path::new(mount.split(' ').nth(4)?), source.split(' ').next()?))
+    });
+    let containing = mounts.filter(|(point, _)| path.starts_with(point));
+    let (point, kind) = containing.max_by_key(|(point, _)| point.as_os_str().len())?;
+    Some(format!("{kind} {}", point.display()))
+}
+
 /// Stops and removes a pod with its containers.
 pub(super) async fn remove(client: &mut Client, pod: &str) -> Result<(), tonic::Status> {
     client.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() }).await?;
@@ -139,6 +165,14 @@ fn order(round: u32, count: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_system_is_that_of_the_innermost_mount() {
+        let text = "22 1 254:1 / / rw shared:1 - ext4 /dev/vda1 rw\n30 22 0:25 / /var/lib rw - tmpfs tmpfs rw\n";
+        assert_eq!(filesystem(text, Path::new("/var/lib/crisp")).as_deref(), Some("tmpfs /var/lib"));
+        assert_eq!(filesystem(text, Path::new("/var/library")).as_deref(), Some("ext4 /"));
+        assert_eq!(filesystem("", Path::new("/")), None);
+    }
 
     #[test]
     fn the_order_alternates_between_rounds() {

@@ -4,6 +4,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use bench::BenchError;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use cli::{
     CheckArgs, CheckError, CommonArgs, CompletionsArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs, ImageError,
@@ -68,7 +69,8 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         .or_else(|| error.downcast_ref().map(ImageError::exit_code))
         .or_else(|| error.downcast_ref().map(CheckError::exit_code))
         .or_else(|| error.downcast_ref().map(DemoError::exit_code))
-        .or_else(|| error.downcast_ref().map(ResizeError::exit_code));
+        .or_else(|| error.downcast_ref().map(ResizeError::exit_code))
+        .or_else(|| error.downcast_ref().map(BenchError::exit_code));
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
@@ -91,7 +93,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             raw.resolve()?;
             Ok(())
         }
-        Verb::Bench(plan) => Ok(bench::bench(plan)?),
+        Verb::Bench(plan) => Ok(bench::bench(plan, &mut io::stdout())?),
         Verb::Completions(args) => Ok(cli::completions(&args, Cli::command())?),
         Verb::Man(args) => Ok(cli::man(&args, Cli::command())?),
         Verb::DemoWorkload(args) => Ok(cli::run_workload(args)?),

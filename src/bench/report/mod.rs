@@ -8,9 +8,11 @@ pub(crate) mod table;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use chrono::{DateTime, SecondsFormat, Utc};
+
 use budgets::Verdict;
 use results::{Figure, Figures, Unit};
-use statistics::{Ratio, percentile};
+use statistics::{Ratio, median, percentile};
 
 use crate::args::BenchArgs;
 use crate::runtime::Runtime;
@@ -22,6 +24,10 @@ pub(super) struct Report {
     pub(super) crisp: &'static str,
     /// Seconds since 1970.
     pub(super) began: u64,
+    /// The same time, as in RFC 3339.
+    pub(super) date: String,
+    /// The command line.
+    pub(super) command: String,
     pub(super) machine: Machine,
     pub(super) settings: Settings,
     /// The runtime of `--socket`, then those of `--compare`.
@@ -34,6 +40,7 @@ pub(super) struct Report {
 
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Machine {
+    pub(super) host: String,
     pub(super) kernel: String,
     pub(super) processors: usize,
     pub(super) cgroups: String,
@@ -57,6 +64,8 @@ pub(super) struct Measured {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) socket: String,
+    /// Type and path of the file system with the runtime's images, if the runtime reports it.
+    pub(super) filesystem: Option<String>,
     /// Source of CPU times.
     pub(super) processor_time_from: &'static str,
     pub(super) errors: u32,
@@ -78,8 +87,11 @@ pub(super) struct Summary {
     pub(super) count: usize,
     pub(super) errors: u32,
     pub(super) first_error: Option<String>,
+    /// The median.
     pub(super) p50: Option<f64>,
+    /// None with fewer than 10 values.
     pub(super) p90: Option<f64>,
+    /// None with fewer than 100 values.
     pub(super) p99: Option<f64>,
     pub(super) values: Vec<f64>,
 }
@@ -102,17 +114,28 @@ impl From<&Figure> for Summary {
             count: values.len(),
             errors: *errors,
             first_error: first_error.clone(),
-            p50: percentile(values, 50),
-            p90: percentile(values, 90),
-            p99: percentile(values, 99),
+            p50: median(values),
+            p90: percentile_of(values, 90),
+            p99: percentile_of(values, 99),
             values: values.clone(),
         }
     }
 }
 
+/// Returns a percentile if at least one value is expected beyond it; the largest of a few values is not one.
+fn percentile_of(values: &[f64], percent: usize) -> Option<f64> {
+    let enough = values.len() * (100 - percent) >= 100;
+    if enough { percentile(values, percent) } else { None }
+}
+
 impl Measured {
     pub(super) fn figure(&self, name: &str) -> Option<&Summary> {
         self.figures.iter().find(|figure| figure.name == name)
+    }
+
+    fn failed_figure(&self) -> Option<&Summary> {
+        let growth = self.growth.iter().flat_map(|step| &step.figures);
+        self.figures.iter().chain(growth).find(|figure| figure.errors > 0 && figure.count == 0)
     }
 
     pub(super) fn values(&self, name: &str) -> &[f64] {
@@ -142,6 +165,7 @@ impl From<&Runtime> for Measured {
             name: runtime.name.clone(),
             version: runtime.version.clone(),
             socket: runtime.socket.display().to_string(),
+            filesystem: runtime.filesystem.clone(),
             processor_time_from: runtime.family.how(),
             errors: runtime.figures.errors() + later,
             figures: summaries(&runtime.figures),
@@ -155,6 +179,8 @@ impl Report {
         let mut report = Self {
             crisp: env!("CARGO_PKG_VERSION"),
             began: began.duration_since(UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or_default(),
+            date: DateTime::<Utc>::from(began).to_rfc3339_opts(SecondsFormat::Secs, true),
+            command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "),
             machine: Machine::here(),
             settings: Settings::from(plan),
             runtimes: runtimes.iter().map(Measured::from).collect(),
@@ -182,6 +208,11 @@ impl Report {
             }
         }
         names
+    }
+
+    /// Returns the first figure that failed every time, with its runtime.
+    pub(super) fn failed_figure(&self) -> Option<(&str, &Summary)> {
+        self.runtimes.iter().find_map(|runtime| Some((runtime.name.as_str(), runtime.failed_figure()?)))
     }
 
     pub(super) fn ratio(&self, figure: &str, to: &str) -> Option<Ratio> {
@@ -212,6 +243,7 @@ impl Machine {
             Err(_) => "none".to_owned(),
         };
         Self {
+            host: name.nodename().to_string_lossy().into_owned(),
             kernel: name.release().to_string_lossy().into_owned(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             cgroups,

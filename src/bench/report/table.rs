@@ -11,10 +11,13 @@ const NAME: usize = 42;
 
 pub(crate) fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let machine = &report.machine;
+    writeln!(out, "{} on {}: {}", report.date, machine.host, report.command)?;
     writeln!(out, "Linux {}, {} processors, cgroups {}", machine.kernel, machine.processors, machine.cgroups)?;
     for runtime in &report.runtimes {
         let from = runtime.processor_time_from;
-        writeln!(out, "{}: {}, {} errors, CPU time from {from}", runtime.name, runtime.version, runtime.errors)?;
+        let (name, version, errors) = (&runtime.name, &runtime.version, runtime.errors);
+        let images = runtime.filesystem.as_deref().unwrap_or("an unknown file system");
+        writeln!(out, "{name}: {version}, {errors} errors, CPU time from {from}, images on {images}")?;
     }
     figures(out, report)?;
     growth(out, report)?;

@@ -12,7 +12,7 @@ fn a_row_has_percentiles_and_the_ratio_with_its_interval() {
     let lines = lines();
     let row = lines.iter().find(|line| line.starts_with("pod + container ready")).unwrap();
     let words: Vec<&str> = row["pod + container ready".len()..].split_whitespace().collect();
-    assert_eq!((words[0], words[1], words[4]), ("ms", "9.90", "99.0"), "{row}");
+    assert_eq!((words[0], words[1], words[3], words[4]), ("ms", "9.95", "-", "99.5"), "{row}");
     assert_eq!(words[7], "0.100", "{row}");
     assert!(words[8].starts_with('[') && words[9].ends_with(']'), "{row}");
 }

@@ -26,6 +26,7 @@ fn measured(name: &str, version: &str, slower: f64) -> Measured {
         name: name.to_owned(),
         version: version.to_owned(),
         socket: format!("/run/{name}.sock"),
+        filesystem: Some("tmpfs /var/lib".to_owned()),
         processor_time_from: "the daemon's cgroup",
         errors: 2,
         figures: vec![
@@ -45,7 +46,14 @@ pub(in super::super) fn example() -> Report {
     let mut report = Report {
         crisp: "0",
         began: 1,
-        machine: Machine { kernel: "6.18".to_owned(), processors: 2, cgroups: "v1".to_owned() },
+        date: "1970-01-01T00:00:01Z".to_owned(),
+        command: "crisp bench life --html <file>".to_owned(),
+        machine: Machine {
+            host: "node".to_owned(),
+            kernel: "6.18".to_owned(),
+            processors: 2,
+            cgroups: "v1".to_owned(),
+        },
         settings: Settings {
             image: "i".to_owned(),
             rounds: 20,
@@ -84,6 +92,28 @@ fn the_json_has_figures_ratios_growth_and_budgets() {
     let budget = &json["budgets"][0];
     assert_eq!((&budget["met"], &budget["sure"], &budget["to"]), (&true.into(), &true.into(), &"the <peer>".into()));
     assert_eq!(json["floor"][0]["name"], "pod + container ready");
+}
+
+#[test]
+fn percentiles_need_enough_values() {
+    let of = |count: u32| summary("x", Unit::Ms, &(0..count).map(f64::from).collect::<Vec<_>>());
+    for (count, p90, p99) in
+        [(9, None, None), (10, Some(8.0), None), (99, Some(89.0), None), (100, Some(89.0), Some(98.0))]
+    {
+        let summary = of(count);
+        assert_eq!((summary.p90, summary.p99), (p90, p99), "{count} values");
+    }
+    assert_eq!(of(6).p50, Some(2.5), "the median, as in the plots and ratios");
+}
+
+#[test]
+fn a_figure_that_failed_every_time_is_found() {
+    let mut report = example();
+    assert!(report.failed_figure().is_none(), "single failures are not enough");
+    let empty = report.runtimes[1].figures.iter_mut().find(|figure| figure.name == "empty").unwrap();
+    empty.errors = 3;
+    let (runtime, figure) = report.failed_figure().unwrap();
+    assert_eq!((runtime, figure.name.as_str(), figure.errors), ("the <peer>", "empty", 3));
 }
 
 #[test]

@@ -17,22 +17,28 @@ pub(super) fn head(report: &Report) -> String {
         (false, false) => "default network of each runtime",
     };
     let mut head = format!(
-        "<p class=\"dim\">Linux {}, {} processors, cgroups {}; {} rounds, {network}</p><div class=\"chips\">",
+        "<p class=\"dim\">{} on {}: {}<br/>Linux {}, {} processors, cgroups {}; {} rounds, {network}; measured with \
+         crisp {}</p><div class=\"chips\">",
+        escape(&report.date),
+        escape(&machine.host),
+        escape(&report.command),
         escape(&machine.kernel),
         machine.processors,
         escape(&machine.cgroups),
-        settings.rounds
+        settings.rounds,
+        escape(report.crisp)
     );
     for (index, runtime) in report.runtimes.iter().enumerate() {
         write!(
             head,
             "<span class=\"chip\"><span class=\"dot {}\"></span><b>{}</b> {} <span class=\"dim\">{} errors; CPU time from \
-             {}</span></span>",
+             {}; images on {}</span></span>",
             colour(index),
             escape(&runtime.name),
             escape(&runtime.version),
             runtime.errors,
-            escape(runtime.processor_time_from)
+            escape(runtime.processor_time_from),
+            escape(runtime.filesystem.as_deref().unwrap_or("an unknown file system"))
         )
         .ok();
     }

@@ -38,6 +38,9 @@ fn the_page_is_well_formed_and_loads_no_other_resources() {
         assert!(page.contains(&format!("<h2>{part}</h2>")), "{part}");
     }
     assert!(page.contains("the &lt;peer&gt;") && !page.contains("<peer>") && !page.contains("<broken>"));
+    for part in ["1970-01-01T00:00:01Z on node", "crisp bench life --html &lt;file&gt;", "images on tmpfs /var/lib"] {
+        assert!(page.contains(part), "{part}");
+    }
     assert!(!page.contains("http") && !page.contains("@import") && !page.contains("url("));
 }
 
