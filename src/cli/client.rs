@@ -1,6 +1,7 @@
 //! CRI client for commands that work on pods.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,8 @@ pub enum ConnectError {
         .0.display()
     )]
     Stale(PathBuf),
+    #[error("cannot connect to {}: not a socket; set the daemon's socket with --listen", .0.display())]
+    NotASocket(PathBuf),
     #[error("cannot connect to {}: permission denied; run as root or join the group set by socket_group", .0.display())]
     Denied(PathBuf),
     #[error("connecting to {}", socket.display())]
@@ -45,6 +48,29 @@ pub(super) fn call(call: &'static str) -> impl FnOnce(Status) -> CallError {
     move |status| CallError { call, status: Box::new(status) }
 }
 
+/// Returns whether `path` is a socket; the kernel refuses connections to all other files with the same error.
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket())
+}
+
+/// Opens a connection to a daemon; `configure` sets its options.
+pub(super) async fn open(socket: &Path, configure: impl FnOnce(Endpoint) -> Endpoint) -> Result<Channel, ConnectError> {
+    let at = || socket.to_owned();
+    // tonic's error does not distinguish whether the socket is missing, stale or not permitted.
+    if let Err(error) = UnixStream::connect(socket) {
+        return Err(match error.kind() {
+            io::ErrorKind::NotFound => ConnectError::Absent(at()),
+            io::ErrorKind::ConnectionRefused if !is_socket(socket) => ConnectError::NotASocket(at()),
+            io::ErrorKind::ConnectionRefused => ConnectError::Stale(at()),
+            io::ErrorKind::PermissionDenied => ConnectError::Denied(at()),
+            _ => ConnectError::Io { socket: at(), source: error },
+        });
+    }
+    let failed = |source| ConnectError::Transport { socket: at(), source };
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
+    configure(endpoint).connect().await.map_err(failed)
+}
+
 /// Connection to a daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Cri {
@@ -53,22 +79,7 @@ pub(super) struct Cri {
 
 impl Cri {
     pub(super) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
-        let at = || socket.to_owned();
-        // tonic's error does not distinguish whether the socket is missing, stale or not permitted.
-        match UnixStream::connect(socket) {
-            Ok(_) => {}
-            Err(error) => {
-                return Err(match error.kind() {
-                    io::ErrorKind::NotFound => ConnectError::Absent(at()),
-                    io::ErrorKind::ConnectionRefused => ConnectError::Stale(at()),
-                    io::ErrorKind::PermissionDenied => ConnectError::Denied(at()),
-                    _ => ConnectError::Io { socket: at(), source: error },
-                });
-            }
-        }
-        let failed = |source| ConnectError::Transport { socket: at(), source };
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
-        Ok(Self { channel: endpoint.connect().await.map_err(failed)? })
+        Ok(Self { channel: open(socket, |endpoint| endpoint).await? })
     }
 
     pub(super) fn runtime(&self) -> RuntimeServiceClient<Channel> {
@@ -99,5 +110,9 @@ mod tests {
         drop(UnixListener::bind(&socket).unwrap());
         let stale = Cri::connect(&socket).await.unwrap_err();
         assert!(matches!(stale, ConnectError::Stale(_)) && stale.to_string().contains("crisp serve"), "{stale}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let other = Cri::connect(&file).await.unwrap_err();
+        assert!(other.to_string().contains("not a socket"), "{other}");
     }
 }

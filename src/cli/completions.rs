@@ -30,6 +30,14 @@ pub struct ManArgs {
     directory: PathBuf,
 }
 
+/// Manual pages could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("writing manual pages to {}", directory.display())]
+pub struct ManError {
+    directory: PathBuf,
+    source: io::Error,
+}
+
 /// Prints the completion script for one shell.
 pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> io::Result<()> {
     let shell = match args.shell {
@@ -39,11 +47,12 @@ pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> io::Re
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "crisp", &mut script);
-    io::Write::write_all(&mut io::stdout(), &script)
+    io::Write::write_all(&mut crate::output::stdout(), &script)
 }
 
 /// Writes a manual page for crisp and one for each command that is not hidden.
-pub fn man(args: &ManArgs, command: clap::Command) -> io::Result<()> {
-    std::fs::create_dir_all(&args.directory)?;
-    clap_mangen::generate_to(command.disable_help_subcommand(true), &args.directory)
+pub fn man(args: &ManArgs, command: clap::Command) -> Result<(), ManError> {
+    let failed = |source| ManError { directory: args.directory.clone(), source };
+    std::fs::create_dir_all(&args.directory).map_err(failed)?;
+    clap_mangen::generate_to(command.disable_help_subcommand(true), &args.directory).map_err(failed)
 }

@@ -7,8 +7,9 @@
 //! - [`resize`](fn@resize): resizes several containers and their pod in order; rolls back if a step fails.
 //! - [`demo`](fn@demo): resizes a running pod.
 //!
-//! Results go to stdout, everything else to stderr. Pods are read and changed over the daemon's
-//! socket. cgroup files are read directly, so that the output does not depend on the daemon alone.
+//! Results go to stdout, everything else to stderr; a closed pipe is not an error ([`output`]). Pods
+//! are read and changed over the daemon's socket. cgroup files are read directly, so that the output
+//! does not depend on the daemon alone.
 #![forbid(unsafe_code)]
 
 mod cgroup_files;
@@ -21,9 +22,11 @@ mod completions;
 mod demo;
 mod explain;
 mod image;
+mod output;
 mod progress_bar;
 mod resize;
 mod selftest;
+mod settings;
 mod signals;
 mod target;
 mod units;
@@ -32,9 +35,11 @@ mod verbose_info;
 pub use check::{CheckArgs, CheckError, check};
 pub use command::CommandError;
 pub use common_args::CommonArgs;
-pub use completions::{CompletionsArgs, ManArgs, completions, man};
+pub use completions::{CompletionsArgs, ManArgs, ManError, completions, man};
 pub use demo::{DemoArgs, DemoError, WorkloadArgs, demo, run_workload};
 pub use explain::{ExplainArgs, explain};
 pub use image::{ImageArgs, ImageError, image};
+pub use output::{Output, stdout};
 pub use resize::{ResizeArgs, ResizeError, resize};
 pub use selftest::{SelftestCleanupArgs, selftest_cleanup};
+pub use settings::{ConfigArgs, VersionArgs, config, version};

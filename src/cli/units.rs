@@ -1,5 +1,7 @@
 //! Formats amounts for output.
 
+use std::time::Duration;
+
 use model::resources::{Bytes, CpuPeriod, CpuQuota, MemoryLimit, Micros};
 
 /// The kernel's default CFS period, in microseconds.
@@ -7,15 +9,33 @@ pub(super) const PERIOD: u64 = 100_000;
 /// Values from here on mean no limit; the kernel's exact value depends on the page size.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Formats bytes as in a pod spec, in the largest binary unit that gives a whole number.
+/// Formats bytes as in a pod spec, in the largest unit that gives a whole number: 256Mi, or 256M if it is not a whole
+/// number of Mi.
 pub(super) fn bytes(bytes: u64) -> String {
     if bytes >= NO_LIMIT {
         return "no limit".to_owned();
     }
-    let units = [(1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
+    let units = [
+        (1 << 40, "Ti"),
+        (1 << 30, "Gi"),
+        (1 << 20, "Mi"),
+        (1_000_000_000_000, "T"),
+        (1_000_000_000, "G"),
+        (1_000_000, "M"),
+        (1 << 10, "Ki"),
+    ];
     match units.into_iter().find(|(size, _)| bytes >= *size && bytes.is_multiple_of(*size)) {
         Some((size, unit)) => format!("{}{unit}", bytes / size),
         None => bytes.to_string(),
+    }
+}
+
+/// Formats a duration in milliseconds, with at least two significant digits.
+pub(super) fn milliseconds(time: Duration) -> String {
+    match time.as_secs_f64() * 1000.0 {
+        long if long >= 10.0 => format!("{long:.0} ms"),
+        middle if middle >= 1.0 => format!("{middle:.1} ms"),
+        short => format!("{short:.2} ms"),
     }
 }
 
@@ -55,6 +75,10 @@ mod tests {
             (0, "0"),
             (1000, "1000"),
             (1024, "1Ki"),
+            (256_000_000, "256M"),
+            (2_000_000_000, "2G"),
+            (1_500_000_000, "1500M"),
+            (500 << 10, "500Ki"),
             (64 << 20, "64Mi"),
             (1536 << 20, "1536Mi"),
             (3 << 30, "3Gi"),
@@ -63,6 +87,13 @@ mod tests {
             assert_eq!(bytes(amount), text);
         }
         assert_eq!(measured((3 << 20) + (1 << 19)), "3.5 MiB");
+    }
+
+    #[test]
+    fn times_below_a_millisecond_are_not_rounded_to_0() {
+        for (micros, text) in [(213, "0.21 ms"), (1_250, "1.2 ms"), (12_500, "12 ms")] {
+            assert_eq!(milliseconds(Duration::from_micros(micros)), text);
+        }
     }
 
     #[test]

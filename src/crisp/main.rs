@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use bench::BenchError;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use cli::{
-    CheckArgs, CheckError, CommonArgs, CompletionsArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs, ImageError,
-    ManArgs, ResizeArgs, ResizeError, SelftestCleanupArgs, WorkloadArgs,
+    CheckArgs, CheckError, CommonArgs, CompletionsArgs, ConfigArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs,
+    ImageError, ManArgs, ResizeArgs, ResizeError, SelftestCleanupArgs, VersionArgs, WorkloadArgs,
 };
 use daemon::{logging, serve};
 
@@ -16,7 +16,10 @@ use daemon::{logging, serve};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "On a new machine, run `crisp check` first, then start the daemon and run `crisp demo`."
+    after_help = "\
+Exit codes: 0 success; 1 failure; 2 invalid arguments; 130 interrupted by SIGINT or SIGTERM.
+
+On a new machine, run `crisp check` first, then start the daemon and run `crisp demo`."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,7 +41,9 @@ enum Verb {
     /// Manage images (works with or without a running daemon).
     Image(ImageArgs),
     /// Print the settings that `serve` would use with the same options.
-    Config(CommonArgs),
+    Config(ConfigArgs),
+    /// Print version and commit of this program.
+    Version(VersionArgs),
     /// Benchmark crisp or another CRI runtime.
     Bench(bench::BenchArgs),
     /// Print shell completions.
@@ -86,14 +91,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Explain(args) => Ok(cli::explain(args)?),
         Verb::Resize(args) => Ok(cli::resize(*args)?),
         Verb::Image(args) => Ok(cli::image(args)?),
-        Verb::Config(settings) => {
-            let raw = settings.load()?;
-            write!(io::stdout(), "{}", toml::to_string(&raw)?)?;
-            // Invalid settings are printed too, and then refused as by `serve`.
-            raw.resolve()?;
-            Ok(())
-        }
-        Verb::Bench(plan) => Ok(bench::bench(plan, &mut io::stdout())?),
+        Verb::Config(args) => Ok(cli::config(args)?),
+        Verb::Version(args) => Ok(cli::version(&args, option_env!("CRISP_BUILD_COMMIT").filter(|it| !it.is_empty()))?),
+        Verb::Bench(plan) => Ok(bench::bench(plan, &mut cli::stdout())?),
         Verb::Completions(args) => Ok(cli::completions(&args, Cli::command())?),
         Verb::Man(args) => Ok(cli::man(&args, Cli::command())?),
         Verb::DemoWorkload(args) => Ok(cli::run_workload(args)?),

@@ -24,6 +24,23 @@ fn completions_of_every_shell_contain_the_commands() {
 }
 
 #[test]
+fn examples_are_indented_below_their_heading() {
+    for verb in ["completions", "resize"] {
+        let help = crisp(&[verb, "--help"]);
+        let (_, examples) = help.split_once("\nExamples:\n").unwrap_or_else(|| panic!("{verb}: {help}"));
+        let examples: Vec<&str> = examples.lines().take_while(|line| !line.is_empty()).collect();
+        assert!(examples.len() > 1 && examples.iter().all(|line| line.starts_with("  ")), "{verb}: {help}");
+    }
+}
+
+#[test]
+fn a_directory_for_manual_pages_that_cannot_be_written_is_named() {
+    let output = Command::new(program("crisp")).args(["man", "/proc/x"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).starts_with("crisp: writing manual pages to /proc/x: No such file"), "{}", errors(&output));
+}
+
+#[test]
 fn every_visible_command_has_a_manual_page() {
     let dir = tempfile::tempdir().unwrap();
     let pages = dir.path().join("man1");

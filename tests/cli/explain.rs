@@ -107,7 +107,9 @@ fn missing_and_ambiguous_targets_are_refused() {
     let (x, y) = (daemon.client().run_idle(&a, "web"), daemon.client().run_idle(&b, "web"));
     let words = daemon.env.verb_fails("explain", &["web"]);
     assert!(words.contains(&x[..12]) && words.contains(&y[..12]), "{words}");
+    assert!(words.contains("tests/a/web") && words.contains("tests/b/web"), "{words}");
     assert_eq!(explained(&daemon, "b/web")["id"], y);
+    assert_eq!(explained(&daemon, "tests/b/web")["id"], y);
     let words = daemon.env.verb_fails("explain", &["absent"]);
-    assert!(words.contains("\"absent\" not found") && words.contains("crictl"), "{words}");
+    assert!(words.contains("\"absent\" not found; `crisp explain` lists all"), "{words}");
 }

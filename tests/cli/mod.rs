@@ -1,8 +1,10 @@
 //! Tests of the commands for operators: check, explain, resize, demo.
 
+mod arguments;
 mod check;
 mod completions;
 mod explain;
+mod json;
 mod resize;
 mod selftest;
 

@@ -1,6 +1,7 @@
 //! `crisp resize`.
 
 use cri_api::v1;
+use serde_json::Value;
 
 use crate::support::client::container;
 use crate::support::harness::{Daemon, seconds, wait_for};
@@ -84,6 +85,8 @@ fn a_refused_step_rolls_back_the_whole_pod() {
     let words = daemon.env.verb_fails("resize", &["shop", "log=cpu:400m,memory:32Mi", "web=cpu:200m,memory:8Mi"]);
     assert!(words.contains("step 2 of") && words.contains("container web: memory 256Mi → 8Mi"), "{words}");
     assert!(words.contains("cannot be reclaimed") && words.contains("all changes were rolled back"), "{words}");
+    assert_eq!((words.matches("step ").count(), words.matches("changing the resources").count()), (1, 0), "{words}");
+    assert!(words.matches(web.as_str()).count() <= 1, "the ID only in the path of the file: {words}");
     assert_eq!(all(), before);
     assert_limits(&daemon, &log, 200, 64);
     assert_eq!(daemon.pids(&web).len(), 2);
@@ -139,6 +142,69 @@ fn invalid_requests_are_refused_before_any_change() {
     );
     let words = daemon.env.verb_fails("resize", &["late", "--cpu", "1"]);
     assert!(words.contains("exited"), "{words}");
+}
+
+#[test]
+fn messages_have_the_units_of_the_request_and_name_values_that_cannot_be_enforced() {
+    let daemon = Daemon::start();
+    let (pod, web, _) = pair(&daemon);
+    let run = |arguments: &[&str]| {
+        let output = daemon.env.verb("resize", arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", super::errors(&output));
+        (super::text(&output), super::errors(&output))
+    };
+    let (text, warnings) = run(&["tests/shop/web", "--memory", "256M"]);
+    assert!(text.contains("container web: memory 128Mi → 256M  ") && text.contains("256000000 (256M)"), "{text}");
+    assert!(!text.contains(" 0 ms") && text.contains(" ms"), "{text}");
+    assert_eq!(warnings, "");
+    let (_, warnings) = run(&["web", "--cpu", "1m", "--keep-pod"]);
+    assert_eq!(warnings, "crisp: warning: cpu limit 1m is below the kernel's minimum: 10m is set\n");
+    let (_, warnings) = run(&["shop", "web=cpu:1000000", "--keep-pod", "--dry-run"]);
+    assert!(warnings.starts_with("crisp: warning: web: cpu limit 1000000 is above the "), "{warnings}");
+    // Shares that no request set have no value.
+    let other = daemon.run_pod("other");
+    daemon.client().run_limited(&other, "app", limits(500, 64));
+    let (text, _) = run(&["other", "--pod-cpu", "2"]);
+    assert!(text.contains("cpu shares not set → 2048"), "{text}");
+    // The pod of a container can be resized by the name of the container.
+    let (text, _) = run(&["web", "--pod-memory", "1Gi"]);
+    assert!(text.contains("pod shop: memory"), "{text}");
+    assert_eq!(kernel_limits(&daemon, &pod)[2], (1_i64 << 30).to_string());
+    let words = daemon.env.verb_fails("resize", &["web", "--memory", "max", "--memory-swap", "10Mi", "--keep-pod"]);
+    assert!(words.contains("(10485760 bytes) must be at least the memory limit (unlimited)"), "{words}");
+    let [_, _, memory] = kernel_limits(&daemon, &web);
+    assert_eq!(memory.parse::<u64>().unwrap() / 4096, 256_000_000 / 4096, "unchanged");
+}
+
+#[test]
+fn the_result_is_printed_as_json_also_after_a_failure() {
+    let daemon = Daemon::start();
+    let (_, web, _) = pair(&daemon);
+    let run = |arguments: &[&str]| {
+        let output = daemon.env.verb("resize", arguments).arg("--json").output().unwrap();
+        let report: Value = serde_json::from_str(&super::text(&output)).unwrap();
+        (output.status.code().unwrap(), report)
+    };
+    let (code, report) = run(&["shop", "web=memory:160Mi", "--dry-run"]);
+    assert_eq!((code, &report["dry_run"], &report["changed"]), (0, &true.into(), &false.into()), "{report:#}");
+    assert_eq!(report["steps"][0]["state"], "planned", "{report:#}");
+    let (code, report) = run(&["shop", "web=memory:160Mi"]);
+    assert_eq!((code, &report["changed"], &report["error"]), (0, &true.into(), &Value::Null), "{report:#}");
+    let step = &report["steps"][1];
+    assert_eq!((&step["kind"], &step["name"], &step["id"]), (&"container".into(), &"web".into(), &web.into()));
+    let changes = serde_json::json!([{ "setting": "memory", "from": "128Mi", "to": "160Mi" }]);
+    assert_eq!((&step["changes"], &step["state"]), (&changes, &"applied".into()), "{report:#}");
+    assert!(step["milliseconds"].as_f64().unwrap() > 0.0, "{report:#}");
+    let file = report["files"].as_array().unwrap().iter().find(|file| file["owner"] == "container web").unwrap();
+    let (before, after) = ((128 << 20).to_string(), (160 << 20).to_string());
+    assert_eq!((&file["before"], &file["after"]), (&before.into(), &after.into()), "{report:#}");
+    // The first step lowers a limit; the second one is refused.
+    let (code, report) = run(&["shop", "log=memory:32Mi", "web=memory-swap:4096", "--keep-pod"]);
+    let states: Vec<_> =
+        report["steps"].as_array().unwrap().iter().map(|step| step["state"].as_str().unwrap()).collect();
+    assert_eq!((code, &report["changed"]), (1, &false.into()), "{report:#}");
+    assert_eq!(states, ["rolled-back", "failed"], "{report:#}");
+    assert!(report["error"].as_str().unwrap().contains("all changes were rolled back"), "{report:#}");
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn pruning_keeps_used_pinned_and_tagged_images() {
     let would = env.image_ok(&["prune", "--dry-run"]);
     assert_eq!((would.lines().count(), names().len()), (1, 5));
     let output = env.image(&["prune"]).output().unwrap();
-    assert!(errors(&output).starts_with("freed ") && errors(&output).contains("1 images"), "{}", errors(&output));
+    assert!(errors(&output).starts_with("freed ") && errors(&output).ends_with("of 1 image\n"), "{}", errors(&output));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), would);
     assert_eq!(names().len(), 4);
     env.image_ok(&["prune", "--all"]);
@@ -228,7 +228,8 @@ fn images_are_listed_and_removed_with_and_without_a_daemon() {
         assert_eq!(two["tags"], json!(["crisp.test/two:1", "crisp.test/two:2"]));
         assert_eq!(two["pinned"], json!(false));
         assert!(two["size"].as_u64().unwrap() > 100_000);
-        let error = env.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
+        let error =
+            env.image_fails(&["rm", "--all-tags", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
         assert!(error.contains("image not found: crisp.test/never:1, crisp.test/nor:1"), "{error}");
         assert_eq!(env.listed().as_array().unwrap().len(), 1, "the others went");
         assert_eq!(env.image(&["rm"]).output().unwrap().status.code(), Some(2));
@@ -236,6 +237,47 @@ fn images_are_listed_and_removed_with_and_without_a_daemon() {
             assert!(daemon.terminate().success());
         }
     }
+}
+
+#[test]
+fn removing_a_tag_keeps_the_image_with_its_other_tags() {
+    let mut daemon = Daemon::start();
+    for turn in 0..2 {
+        let env = &daemon.env;
+        let file = saved(env, "crisp.test/two:1", "two");
+        for tag in ["crisp.test/two:1", "crisp.test/two:2", "crisp.test/two:3"] {
+            env.image_ok(&["import", path(&file), "--name", tag]);
+        }
+        let listed = env.listed();
+        let two = listed.as_array().unwrap().iter().find(|image| image["tags"].as_array().unwrap().len() == 3).unwrap();
+        let id = two["id"].as_str().unwrap().to_owned();
+        assert_eq!(env.image_ok(&["rm", "crisp.test/two:1"]), "untagged crisp.test/two:1\n");
+        assert_eq!(env.listed().as_array().unwrap().len(), 2);
+        let removed = env.image_ok(&["rm", "--json", "--all-tags", "crisp.test/two:3"]);
+        let removed: Value = serde_json::from_str(&removed).unwrap();
+        let expected = json!([{ "id": id, "untagged": ["crisp.test/two:2", "crisp.test/two:3"], "removed": true }]);
+        assert_eq!(removed, expected);
+        assert_eq!(env.listed().as_array().unwrap().len(), 1);
+        // With its last tag, and by its ID, an image is removed.
+        for name in ["crisp.test/two:1", &id] {
+            env.image_ok(&["import", path(&file)]);
+            assert_eq!(env.image_ok(&["rm", name]), format!("untagged crisp.test/two:1\nremoved {id}\n"));
+        }
+        if turn == 0 {
+            assert!(daemon.terminate().success());
+        }
+    }
+}
+
+#[test]
+fn a_user_without_rights_gets_the_reason_once() {
+    let env = TestEnv::new();
+    let mut command = env.image(&["ls"]);
+    std::os::unix::process::CommandExt::uid(&mut command, 65534);
+    let output = command.output().unwrap();
+    let error = errors(&output);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.matches("os error").count() <= 1 && error.matches("ermission denied").count() <= 2, "{error}");
 }
 
 /// Mounts a full file system at a path until it is dropped.

@@ -176,7 +176,12 @@ impl TestEnv {
             Some(host) => host.command(program("crisp")),
             None => Command::new(program("crisp")),
         };
-        command.args(arguments).env_remove("CRISP_FAILPOINTS").current_dir("/").stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env_remove("CRISP_FAILPOINTS")
+            .env_remove("CONTAINER_RUNTIME_ENDPOINT")
+            .current_dir("/")
+            .stdin(Stdio::null());
         command
     }
 

@@ -5,11 +5,12 @@ use std::io::{self, Write as _};
 use serde_json::json;
 
 use super::super::color::Color;
+use super::super::output;
 use super::super::selftest::Record;
 use super::finding::{Finding, Level, can_run};
 
 pub(super) fn findings(found: &[Finding], as_json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     if as_json {
         let all = json!({ "version": env!("CARGO_PKG_VERSION"), "can_run": can_run(found), "findings": found });
         serde_json::to_writer_pretty(&mut out, &all)?;
@@ -50,7 +51,7 @@ fn summary(found: &[Finding]) -> String {
 
 /// Prints the result of a live check; with text output the steps are already printed.
 pub(super) fn steps(records: &[Record], as_json: bool, failed: &Option<String>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     if as_json {
         let all =
             json!({ "version": env!("CARGO_PKG_VERSION"), "ok": failed.is_none(), "steps": records, "error": failed });

@@ -1,9 +1,10 @@
 //! `crisp explain`: shows requested, applied and actual limits of a pod or container.
 
+mod list;
 mod print;
 mod view;
 
-use std::io;
+use std::path::Path;
 
 use cri_api::v1;
 use view::{ContainerView, PodView, View};
@@ -12,16 +13,17 @@ use super::client::{Cri, call};
 use super::command::{self, CommandError};
 use super::common_args::CommonArgs;
 use super::target::{self, Target};
-use super::{cgroup_files, verbose_info};
+use super::{cgroup_files, output, verbose_info};
 
 /// Arguments of `crisp explain`.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
     settings: CommonArgs,
-    /// Pod or container: ID or ID prefix, name, POD/CONTAINER or NAMESPACE/POD.
-    #[arg(value_name = "CONTAINER|POD")]
-    target: String,
+    /// Pod or container: name, NAMESPACE/POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER, ID or unique prefix of an ID;
+    /// without it, all pods and containers are listed.
+    #[arg(value_name = "POD|CONTAINER")]
+    target: Option<String>,
     /// Print all information as JSON.
     #[arg(long)]
     json: bool,
@@ -31,16 +33,18 @@ pub struct ExplainArgs {
 pub fn explain(args: ExplainArgs) -> Result<(), CommandError> {
     let ExplainArgs { settings, target, json } = args;
     let config = settings.load()?;
-    let view = command::run(async {
-        let cri = Cri::connect(&config.listen).await?;
-        match target::find(&cri, &target).await? {
-            Target::Container(id) => Ok::<_, CommandError>(View::Container(Box::new(container(&cri, &id).await?))),
-            Target::Pod(id) => Ok(View::Pod(Box::new(pod(&cri, &id).await?))),
-        }
-    })
-    .map_err(CommandError::Start)??;
-    let mut out = io::stdout().lock();
+    let view = command::run(view(&config.listen, target.as_deref())).map_err(CommandError::Start)??;
+    let mut out = output::stdout();
     if json { print::json(&mut out, &view) } else { print::text(&mut out, &view) }.map_err(CommandError::Print)
+}
+
+async fn view(socket: &Path, target: Option<&str>) -> Result<View, CommandError> {
+    let cri = Cri::connect(socket).await?;
+    let Some(target) = target else { return Ok(View::List(list::entries(&target::all(&cri).await?))) };
+    match target::find(&cri, target).await? {
+        Target::Container(id) => Ok(View::Container(Box::new(container(&cri, &id).await?))),
+        Target::Pod(id) => Ok(View::Pod(Box::new(pod(&cri, &id).await?))),
+    }
 }
 
 async fn container(cri: &Cri, id: &str) -> Result<ContainerView, CommandError> {

@@ -8,6 +8,7 @@ use model::pod_resources::{ResourceList, Resources};
 use super::super::cgroup_files::{Row, readable};
 use super::super::color::{Color, columns};
 use super::super::image::table::short;
+use super::list;
 use super::view::{ContainerView, PodView, View};
 
 pub(super) fn json(out: &mut impl Write, view: &View) -> io::Result<()> {
@@ -24,6 +25,7 @@ pub(super) fn text(out: &mut impl Write, view: &View) -> io::Result<()> {
             container(out, view, color)
         }
         View::Pod(view) => pod(out, view, color),
+        View::List(entries) => list::print(out, entries, color),
     }
 }
 

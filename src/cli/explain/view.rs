@@ -8,16 +8,20 @@ use serde::Serialize;
 use super::super::cgroup_files::Row;
 use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, units};
+use super::list::Entry;
 
 #[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(untagged)]
 pub(super) enum View {
     Container(Box<ContainerView>),
     Pod(Box<PodView>),
+    List(Vec<Entry>),
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct ContainerView {
+    /// `container`.
+    pub(super) kind: &'static str,
     pub(super) id: String,
     pub(super) name: String,
     pub(super) pod: String,
@@ -51,6 +55,8 @@ pub(super) struct Score {
 
 #[derive(Debug, Serialize)]
 pub(super) struct PodView {
+    /// `pod`.
+    pub(super) kind: &'static str,
     pub(super) id: String,
     pub(super) name: String,
     pub(super) namespace: String,
@@ -76,6 +82,7 @@ pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group
         at: status.finished_at,
     });
     ContainerView {
+        kind: "container",
         name: status.metadata.map(|meta| meta.name).unwrap_or_default(),
         pod: info.pod.clone(),
         state: match state {
@@ -113,6 +120,7 @@ pub(super) fn pod(
     };
     let meta = status.metadata.unwrap_or_default();
     PodView {
+        kind: "pod",
         id: status.id,
         name: meta.name,
         namespace: meta.namespace,

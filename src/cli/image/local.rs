@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
+use ::image::{Compress, Image, Limits, OpenError, PruneError, Registries, Store};
 use config::{ConfigError, PinnedImages, RawConfig};
 use cri_api::{admin, v1};
 use daemon::convert;
@@ -70,14 +70,14 @@ impl LocalStore {
         self.container().map_err(|error| ImageError::Containers(error.into()))
     }
 
-    /// Removes an image with all its tags; false if it does not exist.
-    pub(crate) fn remove(&self, name: &str) -> Result<bool, ImageError> {
-        let Some(image) = self.store.find(name) else { return Ok(false) };
+    /// Removes a tag, or an image with all its tags; None if it does not exist.
+    pub(crate) fn remove(&self, name: &str, all_tags: bool) -> Result<Option<admin::RemoveResponse>, ImageError> {
+        let failed = |source| ImageError::Remove { name: name.to_owned(), source };
         if self.known_container()?.is_none() {
-            self.store.remove_unused().map_err(ImageError::Remove)?;
+            self.store.remove_unused().map_err(|error| failed(error.into()))?;
         }
-        self.store.remove(image.id.as_str()).map_err(ImageError::Remove)?;
-        Ok(true)
+        let removed = self.store.remove_named(name, all_tags).map_err(failed)?;
+        Ok(removed.map(convert::admin::removed_to_wire))
     }
 
     pub(crate) fn import(
@@ -119,7 +119,7 @@ impl LocalStore {
         if let Some(container) = self.known_container()? {
             return Err(ImageError::MayRun(container));
         }
-        self.store.remove_unused().map_err(ImageError::Remove)?;
+        self.store.remove_unused().map_err(PruneError::from)?;
         let keep = |image: &Image| self.pinned.spares(image, all);
         let pruned = if dry_run { self.store.prunable(keep) } else { self.store.prune(keep) };
         Ok(convert::admin::pruned_to_wire(&pruned?))

@@ -3,27 +3,28 @@
 mod local;
 mod output_file;
 mod remote;
+mod result;
 pub(crate) mod table;
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Seek as _, Write as _};
+use std::io::{self, IsTerminal as _, Seek as _};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
+use ::image::{Compress, ExportError, ImportError, OpenError, PruneError, RemoveError};
 use config::{ConfigError, RawConfig};
 use cri_api::{admin, v1};
-use indicatif::HumanBytes;
 use local::{IfMissing, LocalStore, is_daemons};
 use output_file::OutputFile;
 use remote::RemoteStore;
-use table::{TableFormat, list, short};
+use table::{TableFormat, list};
 
-use super::command;
+use super::client::ConnectError;
 use super::common_args::CommonArgs;
 use super::progress_bar::ProgressBar;
 use super::signals;
 use super::signals::Interrupt;
+use super::{command, output};
 
 /// Arguments of `crisp image`.
 #[derive(Debug, clap::Args)]
@@ -48,6 +49,9 @@ enum ImageVerb {
         /// Do not show progress.
         #[arg(short, long)]
         quiet: bool,
+        /// Print the images as JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Export images as one archive, readable by crisp, docker, podman and containerd.
     ///
@@ -76,13 +80,19 @@ enum ImageVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Remove images, each with all its tags.
+    /// Remove tags, and images with their last tag; an image given by ID is removed with all its tags.
     ///
-    /// Layers used by containers stay on disk until the containers are removed.
+    /// Prints what was removed. Layers used by containers stay on disk until the containers are removed.
     Rm {
         /// Tags or IDs of images.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
+        /// Remove the images with all their tags.
+        #[arg(long)]
+        all_tags: bool,
+        /// Print the result as JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Remove images without a tag that no container uses.
     ///
@@ -94,6 +104,9 @@ enum ImageVerb {
         /// Only print what would be removed.
         #[arg(long)]
         dry_run: bool,
+        /// Print the result as JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -114,11 +127,8 @@ pub enum ImageError {
     NoStore(PathBuf),
     #[error("opening the image store")]
     Open(#[from] OpenError),
-    #[error(
-        "{store}, and cannot connect to a daemon on {}; set its socket with --listen, or wait for another `crisp image`",
-        socket.display()
-    )]
-    NoDaemon { store: String, socket: PathBuf, source: tonic::transport::Error },
+    #[error("{store}; {daemon}")]
+    NoDaemon { store: String, daemon: ConnectError },
     #[error("{}", .0.message())]
     Daemon(Box<tonic::Status>),
     #[error("the daemon on this socket is not this version of crisp; restart it after an upgrade: {}", .0.message())]
@@ -143,8 +153,8 @@ pub enum ImageError {
     Export(#[from] ExportError),
     #[error("image not found: {}", .0.join(", "))]
     NoSuchImage(Vec<String>),
-    #[error("removing images")]
-    Remove(#[source] safe_fs::FileError),
+    #[error("removing image {name:?}")]
+    Remove { name: String, source: RemoveError },
     #[error(transparent)]
     Prune(#[from] PruneError),
     #[error("listing containers in the state directory")]
@@ -156,6 +166,9 @@ pub enum ImageError {
     MayRun(PathBuf),
     #[error("printing")]
     Print(#[source] io::Error),
+    /// The reader of stdout needs no more: the export stops without an error.
+    #[error("writing stdout: broken pipe")]
+    ClosedPipe,
     #[error("interrupted")]
     Interrupted,
 }
@@ -186,8 +199,7 @@ impl ImageStore {
         };
         let asked = RemoteStore::connect(&config.listen).await;
         let store = model::error_chain::chain(&error);
-        let socket = config.listen.clone();
-        asked.map(Self::Daemon).map_err(|source| ImageError::NoDaemon { store, socket, source })
+        asked.map(Self::Daemon).map_err(|daemon| ImageError::NoDaemon { store, daemon })
     }
 }
 
@@ -203,7 +215,10 @@ async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
     let absent = if matches!(verb, ImageVerb::Import { .. }) { IfMissing::Make } else { IfMissing::Refuse };
     let place = ImageStore::find(config, absent).await?;
     match verb {
-        ImageVerb::Import { file, name, quiet } => import(&place, &file, name.as_deref(), quiet).await,
+        ImageVerb::Import { file, name, quiet, json } => {
+            let images = import(&place, &file, name.as_deref(), quiet).await?;
+            result::imported(&images, json).map_err(ImageError::Print)
+        }
         ImageVerb::Export { output, compress, quiet, names } => {
             let compress = match compress {
                 None => Compress::No,
@@ -218,10 +233,10 @@ async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
                 (true, false) => TableFormat::Ids,
                 (false, false) => TableFormat::Table,
             };
-            list(&images(&place).await?, form, &mut io::stdout().lock()).map_err(ImageError::Print)
+            list(&images(&place).await?, form, &mut output::stdout()).map_err(ImageError::Print)
         }
-        ImageVerb::Rm { names } => remove(&place, &names).await,
-        ImageVerb::Prune { all, dry_run } => prune(&place, all, dry_run).await,
+        ImageVerb::Rm { names, all_tags, json } => remove(&place, &names, all_tags, json).await,
+        ImageVerb::Prune { all, dry_run, json } => prune(&place, all, dry_run, json).await,
     }
 }
 
@@ -232,7 +247,12 @@ async fn images(place: &ImageStore) -> Result<Vec<v1::Image>, ImageError> {
     }
 }
 
-async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool) -> Result<(), ImageError> {
+async fn import(
+    place: &ImageStore,
+    file: &Path,
+    name: Option<&str>,
+    quiet: bool,
+) -> Result<Vec<admin::Image>, ImageError> {
     let path = if file == Path::new("-") {
         if io::stdin().is_terminal() {
             return Err(ImageError::FromTerminal);
@@ -255,8 +275,7 @@ async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool
         }
     };
     progress_bar.clear();
-    let mut out = io::stdout().lock();
-    imported?.iter().try_for_each(|image| writeln!(out, "{}", line(image))).map_err(ImageError::Print)
+    imported
 }
 
 /// Returns whether `file` was partly read: an import opens it again by its path, and would start at offset 0.
@@ -282,44 +301,46 @@ async fn export(
         }
     };
     progress_bar.clear();
-    exported?;
-    output.finish()
+    match exported.and_then(|()| output.finish()) {
+        Err(ImageError::ClosedPipe) => Ok(()),
+        other => other,
+    }
 }
 
-async fn remove(place: &ImageStore, names: &[String]) -> Result<(), ImageError> {
-    let mut missing = Vec::new();
+async fn remove(place: &ImageStore, names: &[String], all_tags: bool, json: bool) -> Result<(), ImageError> {
+    let (mut removed, mut missing) = (Vec::new(), Vec::new());
+    let mut failed = Ok(());
     for name in names {
-        let removed = match place {
-            ImageStore::Daemon(daemon) => daemon.remove(name).await?,
-            ImageStore::Offline(store) => store.remove(name)?,
+        let outcome = match place {
+            ImageStore::Daemon(daemon) => daemon.remove(name, all_tags).await,
+            ImageStore::Offline(store) => store.remove(name, all_tags),
         };
-        if !removed {
-            missing.push(name.clone());
+        match outcome {
+            Ok(Some(one)) => removed.push(one),
+            Ok(None) => missing.push(name.clone()),
+            Err(error) => {
+                failed = Err(error);
+                break;
+            }
         }
     }
+    result::removed(&removed, json).map_err(ImageError::Print)?;
+    failed?;
     if missing.is_empty() { Ok(()) } else { Err(ImageError::NoSuchImage(missing)) }
 }
 
-async fn prune(place: &ImageStore, all: bool, dry_run: bool) -> Result<(), ImageError> {
+async fn prune(place: &ImageStore, all: bool, dry_run: bool, json: bool) -> Result<(), ImageError> {
     let pruned = match place {
         ImageStore::Daemon(daemon) => daemon.prune(all, dry_run).await?,
         ImageStore::Offline(store) => store.prune(all, dry_run)?,
     };
-    let admin::PruneResponse { images, bytes } = pruned;
-    let mut out = io::stdout().lock();
-    images.iter().try_for_each(|image| writeln!(out, "{}", line(image))).map_err(ImageError::Print)?;
-    let (verb, count, size) = (if dry_run { "would free" } else { "freed" }, images.len(), HumanBytes(bytes));
-    writeln!(io::stderr(), "{verb} {size} of {count} images").map_err(ImageError::Print)
-}
-
-/// Formats an image in one line: ID and tags.
-fn line(image: &admin::Image) -> String {
-    let names = if image.tags.is_empty() { short(&image.id).to_owned() } else { image.tags.join(" ") };
-    format!("{} {names}", image.id)
+    result::pruned(&pruned, dry_run, json).map_err(ImageError::Print)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]

@@ -69,6 +69,7 @@ impl OutputFile {
 
     pub(crate) fn failed(&self, source: io::Error) -> ImageError {
         let path = match self {
+            Self::Stdout(_) if source.kind() == io::ErrorKind::BrokenPipe => return ImageError::ClosedPipe,
             Self::Stdout(_) => PathBuf::from("stdout"),
             Self::Other { path, .. } | Self::File { path, .. } => path.clone(),
         };

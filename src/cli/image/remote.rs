@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 
 use super::ImageError;
 use super::output_file::OutputFile;
+use crate::client::{self, ConnectError};
 use crate::progress_bar::ProgressBar;
 use crate::signals::Interrupt;
 
@@ -35,10 +36,10 @@ fn failed(status: Status) -> ImageError {
 }
 
 impl RemoteStore {
-    pub(crate) async fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
-        let endpoint = endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
-        Ok(Self { channel: endpoint.connect().await? })
+    pub(crate) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
+        let windows =
+            |endpoint: Endpoint| endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+        Ok(Self { channel: client::open(socket, windows).await? })
     }
 
     fn cri(&self) -> ImageServiceClient<Channel> {
@@ -54,15 +55,14 @@ impl RemoteStore {
         Ok(listed.map_err(failed)?.into_inner().images)
     }
 
-    /// Removes an image with all its tags; false if it does not exist.
-    pub(crate) async fn remove(&self, name: &str) -> Result<bool, ImageError> {
-        let spec = |image: &str| Some(v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() });
-        let ask = v1::ImageStatusRequest { image: spec(name), verbose: false };
-        let found = self.cri().image_status(ask).await.map_err(failed)?.into_inner().image;
-        let Some(image) = found else { return Ok(false) };
-        let ask = v1::RemoveImageRequest { image: spec(&image.id) };
-        self.cri().remove_image(ask).await.map_err(failed)?;
-        Ok(true)
+    /// Removes a tag, or an image with all its tags; None if it does not exist.
+    pub(crate) async fn remove(&self, name: &str, all_tags: bool) -> Result<Option<admin::RemoveResponse>, ImageError> {
+        let ask = admin::RemoveRequest { name: name.to_owned(), all_tags };
+        match self.admin().remove(ask).await {
+            Ok(removed) => Ok(Some(removed.into_inner())),
+            Err(status) if status.code() == Code::NotFound => Ok(None),
+            Err(status) => Err(failed(status)),
+        }
     }
 
     pub(crate) async fn import(

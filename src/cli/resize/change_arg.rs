@@ -160,6 +160,19 @@ impl Change {
         })
     }
 
+    /// Returns a warning for each value that the kernel cannot enforce as given; `cpus` is the number of CPUs of the
+    /// node, if known.
+    pub(super) fn warnings(&self, period: CpuPeriod, cpus: Option<u64>) -> Vec<String> {
+        let period = self.cpu_period.and_then(|period| CpuPeriod::new(period).ok()).unwrap_or(period);
+        let Some(QuantityArg { limit: Some(Limit::Of(limit)), .. }) = &self.cpu else { return Vec::new() };
+        let minimum = quantity_arg::minimum_cpu(period);
+        let raised = *limit < minimum;
+        let raised = raised.then(|| format!("cpu limit {limit} is below the kernel's minimum: {minimum} is set"));
+        let above = cpus.filter(|cpus| limit.nanos() > u128::from(*cpus) * 1_000_000_000);
+        let above = above.map(|cpus| format!("cpu limit {limit} is above the {cpus} CPUs of this node"));
+        [raised, above].into_iter().flatten().collect()
+    }
+
     /// Returns the container's requests and limits (KEP-4112) after the change.
     pub(super) fn stated(&self, had: &Resources) -> Resources {
         let mut resources = had.clone();
@@ -240,6 +253,20 @@ mod tests {
         assert!(matches!(patch("app=cpu:/1,cpu-quota:1000"), Err(ChangeError::Both("cpu-quota"))));
         assert!(matches!(patch("app=cpu:1/,cpu-shares:10"), Err(ChangeError::Both("cpu-shares"))));
         assert!(matches!(patch("app=cpu-shares:1"), Err(ChangeError::Limits(_))));
+    }
+
+    #[test]
+    fn values_that_the_kernel_cannot_enforce_cause_a_warning() {
+        let warnings = |text: &str| text.parse::<Named>().unwrap().change.warnings(period(), Some(2));
+        assert_eq!(warnings("a=cpu:1m"), ["cpu limit 1m is below the kernel's minimum: 10m is set"]);
+        assert_eq!(
+            warnings("a=cpu:100m,cpu-period:5000"),
+            ["cpu limit 100m is below the kernel's minimum: 200m is set"]
+        );
+        assert_eq!(warnings("a=cpu:1000000"), ["cpu limit 1000000 is above the 2 CPUs of this node"]);
+        for fine in ["a=cpu:10m", "a=cpu:2", "a=cpu:/max", "a=cpu:1000/max", "a=memory:1Gi"] {
+            assert_eq!(warnings(fine), Vec::<String>::new(), "{fine}");
+        }
     }
 
     #[test]

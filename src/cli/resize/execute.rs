@@ -1,7 +1,7 @@
 //! Executes the steps of a resize, and rolls back if one fails.
 
-use std::io::{self, Write as _};
-use std::time::Instant;
+use std::fmt;
+use std::time::{Duration, Instant};
 
 use cri_api::v1;
 use daemon::convert::pod_resources;
@@ -9,38 +9,53 @@ use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit}
 use tonic::Status;
 
 use super::super::client::Cri;
-use super::super::color::Color;
 use super::super::signals::Interrupt;
 use super::order::{Owner, Step};
 use super::targets::Targets;
-use super::{ResizeError, print};
+use super::{Position, ResizeError, print};
 
-/// Calls the daemon for each step; after a failure or a signal, rolls back the completed steps.
+/// The rollback of the steps that were completed before a failure.
+#[derive(Debug, Default)]
+pub struct RollBack {
+    steps: usize,
+    /// Steps that could not be rolled back, by index, with the reason.
+    pub(super) left: Vec<(usize, String)>,
+}
+
+impl fmt::Display for RollBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.steps, &self.left[..]) {
+            (0, _) => f.write_str("nothing was changed"),
+            (_, []) => f.write_str("all changes were rolled back"),
+            (_, left) => {
+                let texts: Vec<&str> = left.iter().map(|(_, text)| text.as_str()).collect();
+                f.write_str(&texts.join("; "))
+            }
+        }
+    }
+}
+
+/// Calls the daemon for each step; after a failure or a signal, rolls back the completed steps. `completed` gets each
+/// step with its duration.
 pub(super) async fn execute(
     cri: &Cri,
     group: &Targets,
     steps: &[Step],
     interrupt: &Interrupt,
+    completed: &mut dyn FnMut(&str, Duration),
 ) -> Result<(), ResizeError> {
-    let color = Color::stdout();
+    let all = steps.len() + usize::from(group.declared.is_some());
     for (index, step) in steps.iter().enumerate() {
         if interrupt.is_stopped() {
             return Err(ResizeError::Interrupted(roll_back(cri, group, &steps[..index]).await));
         }
         let (what, begin) = (print::words(group, step), Instant::now());
-        match call(cri, group, step, Direction::There).await {
-            Ok(()) => {
-                let took = begin.elapsed().as_millis();
-                // A failed write to stdout must not stop the resize.
-                writeln!(io::stdout(), "{}  {what}  {}", color.good("ok"), color.faint(&format!("{took} ms"))).ok();
-            }
-            Err(status) => {
-                writeln!(io::stdout(), "{}  {what}", color.bad("failed")).ok();
-                let undone = roll_back(cri, group, &steps[..index]).await;
-                let (step, all, problem) = (index + 1, steps.len(), status.message().to_owned());
-                return Err(ResizeError::Step { step, all, what, problem, undone });
-            }
+        if let Err(status) = call(cri, group, step, Direction::There).await {
+            let undone = roll_back(cri, group, &steps[..index]).await;
+            let problem = reason(status.message());
+            return Err(ResizeError::Step { step: Position { index, all }, what, problem, undone });
         }
+        completed(&what, begin.elapsed());
     }
     if let Some(declared) = &group.declared {
         // Last: all limits are set by now, so this changes no cgroup file except possibly the pod's weight.
@@ -50,14 +65,21 @@ pub(super) async fn execute(
             pod_resources,
             ..Default::default()
         };
+        let begin = Instant::now();
         if let Err(status) = cri.runtime().update_pod_sandbox_resources(ask).await {
             let undone = roll_back(cri, group, steps).await;
-            let (step, what, problem) = (steps.len() + 1, print::DECLARED.to_owned(), status.message().to_owned());
-            return Err(ResizeError::Step { step, all: step, what, problem, undone });
+            let (what, problem) = (print::DECLARED.to_owned(), reason(status.message()));
+            return Err(ResizeError::Step { step: Position { index: steps.len(), all }, what, problem, undone });
         }
-        writeln!(io::stdout(), "{}  {}", color.good("ok"), print::DECLARED).ok();
+        completed(print::DECLARED, begin.elapsed());
     }
     Ok(())
+}
+
+/// Removes the beginning that names the pod or container by ID: the step has its name.
+fn reason(message: &str) -> String {
+    let named = message.strip_prefix("changing the resources of ");
+    named.and_then(|rest| rest.split_once(": ")).map_or(message, |(_, reason)| reason).to_owned()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,19 +88,16 @@ enum Direction {
     Back,
 }
 
-/// Rolls back every step, last first, and returns a message about the result.
-async fn roll_back(cri: &Cri, group: &Targets, steps: &[Step]) -> String {
-    let mut left = Vec::new();
-    for step in steps.iter().rev() {
+/// Rolls back every step, last first.
+async fn roll_back(cri: &Cri, group: &Targets, steps: &[Step]) -> RollBack {
+    let mut undone = RollBack { steps: steps.len(), left: Vec::new() };
+    for (index, step) in steps.iter().enumerate().rev() {
         if let Err(status) = call(cri, group, step, Direction::Back).await {
-            left.push(format!("cannot roll back {}: {}", print::words(group, step), status.message()));
+            let text = format!("cannot roll back {}: {}", print::words(group, step), reason(status.message()));
+            undone.left.push((index, text));
         }
     }
-    match (steps.len(), &left[..]) {
-        (0, _) => "nothing was changed".to_owned(),
-        (_, []) => "all changes were rolled back".to_owned(),
-        (_, left) => left.join("; "),
-    }
+    undone
 }
 
 async fn call(cri: &Cri, group: &Targets, step: &Step, direction: Direction) -> Result<(), Status> {
@@ -140,6 +159,25 @@ mod tests {
     use model::resources::{Bytes, CpuSet, Micros};
 
     use super::*;
+
+    #[test]
+    fn the_reason_of_a_refusal_repeats_no_id() {
+        let message = "changing the resources of container 4f2a: attempting to set memory limit (1): /sys/f stays";
+        assert_eq!(reason(message), "attempting to set memory limit (1): /sys/f stays");
+        assert_eq!(reason("container \"a\" not found"), "container \"a\" not found");
+    }
+
+    #[test]
+    fn the_result_of_a_rollback_is_described() {
+        let left = |left: &[&str]| left.iter().enumerate().map(|(index, text)| (index, (*text).to_owned())).collect();
+        for (undone, text) in [
+            (RollBack::default(), "nothing was changed"),
+            (RollBack { steps: 2, left: Vec::new() }, "all changes were rolled back"),
+            (RollBack { steps: 2, left: left(&["cannot roll back a", "b"]) }, "cannot roll back a; b"),
+        ] {
+            assert_eq!(undone.to_string(), text);
+        }
+    }
 
     #[test]
     fn unset_fields_are_sent_as_unchanged_and_no_limit_as_minus_1() {

@@ -10,10 +10,17 @@ mod order;
 mod pod_limits;
 mod print;
 mod quantity_arg;
+mod report;
 mod targets;
 
+use std::fmt;
+use std::time::Duration;
+
 use change_arg::{Change, ChangeError, Named};
+use execute::RollBack;
+use order::Step;
 use quantity_arg::QuantityArg;
+use report::Report;
 use targets::Targets;
 
 use super::client::Cri;
@@ -27,7 +34,8 @@ use super::target::{self, Target};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  crisp resize web --cpu 500m --memory 256Mi          a container by name
+  crisp resize web --cpu 500m --memory 256Mi          a container by its name, if it is unique
+  crisp resize default/shop/web --memory 256Mi        by namespace, pod and container
   crisp resize 4f2a --cpu 250m/1                      request 250m, limit 1
   crisp resize shop/web --cpu-quota 20000 --cpu-shares 512
   crisp resize shop web=cpu:500m,memory:256Mi log=memory:64Mi --dry-run
@@ -38,8 +46,8 @@ is set. On a Kubernetes node the kubelet overrides these changes at the pod's ne
 pub struct ResizeArgs {
     #[command(flatten)]
     settings: CommonArgs,
-    /// Container or pod: ID or ID prefix, name, POD/CONTAINER or NAMESPACE/POD.
-    #[arg(value_name = "CONTAINER|POD")]
+    /// Pod or container: name, NAMESPACE/POD, POD/CONTAINER, NAMESPACE/POD/CONTAINER, ID or unique prefix of an ID.
+    #[arg(value_name = "POD|CONTAINER")]
     target: String,
     /// Changes per container of a pod: `NAME=KEY:VALUE,…`; keys are the option names below.
     #[arg(value_name = "NAME=CHANGE", value_parser = str::parse::<Named>)]
@@ -58,6 +66,9 @@ pub struct ResizeArgs {
     /// Only print the steps, in order.
     #[arg(long)]
     dry_run: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -76,10 +87,23 @@ pub enum ResizeError {
     NotAlive { name: String, state: &'static str },
     #[error("cgroup {0} is managed by the client; --pod-cpu and --pod-memory cannot be used")]
     ClientsPod(String),
-    #[error("step {step} of {all} ({what}): {problem}; {undone}")]
-    Step { step: usize, all: usize, what: String, problem: String, undone: String },
+    #[error("{step}{what}: {problem}; {undone}")]
+    Step { step: Position, what: String, problem: String, undone: RollBack },
     #[error("interrupted; {0}")]
-    Interrupted(String),
+    Interrupted(RollBack),
+}
+
+/// The position of a step, in an error.
+#[derive(Debug, Clone, Copy)]
+pub struct Position {
+    pub(self) index: usize,
+    pub(self) all: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.all > 1 { write!(f, "step {} of {}, ", self.index + 1, self.all) } else { Ok(()) }
+    }
 }
 
 impl ResizeError {
@@ -104,7 +128,7 @@ pub fn resize(args: ResizeArgs) -> Result<(), ResizeError> {
 }
 
 async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
-    let ResizeArgs { settings, target, containers, change, pod_cpu, pod_memory, keep_pod, dry_run } = args;
+    let ResizeArgs { settings, target, containers, change, pod_cpu, pod_memory, keep_pod, dry_run, json } = args;
     let of_pod = Change::of_pod(pod_cpu, pod_memory);
     let (cri, target) = connect(settings, &target).await?;
     let mut group = match target {
@@ -114,7 +138,7 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
                     "NAME=CHANGE is only for pods; for a container, use --cpu, --memory or another option",
                 ));
             }
-            if change.is_empty() {
+            if change.is_empty() && of_pod.is_empty() {
                 return Err(ResizeError::Asked("nothing to change: use --cpu, --memory or another option"));
             }
             Targets::of_container(&cri, &id, change).await?
@@ -135,14 +159,47 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
     };
     group.size_pod(&of_pod, keep_pod)?;
     let steps = group.steps();
+    print::warnings(&group.warnings).map_err(CommandError::Print)?;
+    let report = Report::new(&group, &steps, dry_run);
     if dry_run {
-        return Ok(print::plan(&group, &steps).map_err(CommandError::Print)?);
+        let printed = if json { report.print() } else { print::plan(&group, &steps) };
+        return Ok(printed.map_err(CommandError::Print)?);
     }
-    let before = print::kernel(&group, &steps);
+    change_all(&cri, &group, &steps, report, json).await
+}
+
+/// Makes the changes, and prints them with the kernel's values before and after.
+async fn change_all(
+    cri: &Cri,
+    group: &Targets,
+    steps: &[Step],
+    mut report: Report,
+    json: bool,
+) -> Result<(), ResizeError> {
+    let before = print::kernel(group, steps);
     // From here on, a signal causes a rollback.
     let interrupt = Interrupt::note().map_err(CommandError::Start)?;
-    execute::execute(&cri, &group, &steps, &interrupt).await?;
-    Ok(print::done(&group, &before, &print::kernel(&group, &steps)).map_err(CommandError::Print)?)
+    let mut times = Vec::new();
+    let mut completed = |what: &str, took: Duration| {
+        times.push(took);
+        if !json {
+            print::completed(what, took);
+        }
+    };
+    let changed = execute::execute(cri, group, steps, &interrupt, &mut completed).await;
+    let after = print::kernel(group, steps);
+    let printed = match (&changed, json) {
+        (_, true) => {
+            report.end(&times, changed.as_ref().err());
+            report.files(&before, &after);
+            report.print()
+        }
+        (Ok(()), false) => print::done(group, &before, &after),
+        (Err(_), false) => Ok(()),
+    };
+    // The failure of a step is the one to report.
+    changed?;
+    Ok(printed.map_err(CommandError::Print)?)
 }
 
 async fn connect(settings: CommonArgs, target: &str) -> Result<(Cri, Target), CommandError> {

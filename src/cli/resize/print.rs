@@ -1,13 +1,16 @@
 //! Prints steps and kernel values.
 
+use std::fmt;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use cgroup::{Cgroup, CgroupFs as _, Knob};
 use model::resources::LimitsPatch;
+use serde::Serialize;
 
 use super::super::cgroup_files::readable;
 use super::super::color::{Color, columns};
-use super::super::units;
+use super::super::{output, units};
 use super::order::{Owner, Step};
 use super::targets::Targets;
 
@@ -17,19 +20,35 @@ pub(super) const DECLARED: &str = "update the declared resources of the pod (KEP
 /// Owner, name and value of a cgroup file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CurrentValues {
-    owner: String,
-    file: String,
-    value: String,
+    pub(super) owner: String,
+    pub(super) file: String,
+    pub(super) value: String,
+}
+
+/// One setting that a step changes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct FieldChange {
+    setting: &'static str,
+    /// None if it was not set.
+    from: Option<String>,
+    to: String,
+}
+
+impl fmt::Display for FieldChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { setting, from, to } = self;
+        write!(f, "{setting} {} → {to}", from.as_deref().unwrap_or("not set"))
+    }
 }
 
 /// Describes a step: `container web: memory 64Mi → 128Mi`.
 pub(super) fn words(group: &Targets, step: &Step) -> String {
     let owner = owner_name(group, step.owner);
-    let fields: Vec<String> = fields(&step.back, &step.to);
+    let fields: Vec<String> = fields(&step.back, &step.to).iter().map(ToString::to_string).collect();
     format!("{owner}: {}", fields.join(", "))
 }
 
-fn owner_name(group: &Targets, owner: Owner) -> String {
+pub(super) fn owner_name(group: &Targets, owner: Owner) -> String {
     match owner {
         Owner::Pod => format!("pod {}", group.pod.name),
         Owner::Container(index) => {
@@ -39,11 +58,8 @@ fn owner_name(group: &Targets, owner: Owner) -> String {
     }
 }
 
-fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<String> {
-    let change = |name: &str, from: Option<String>, to: Option<String>| {
-        let to = to?;
-        Some(format!("{name} {} → {to}", from.unwrap_or_else(|| "?".to_owned())))
-    };
+pub(super) fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<FieldChange> {
+    let change = |setting, from: Option<String>, to: Option<String>| to.map(|to| FieldChange { setting, from, to });
     let cpus = |patch: &LimitsPatch| patch.cpu_quota.map(|quota| units::cpus(quota, patch.cpu_period));
     let period = |patch: &LimitsPatch| patch.cpu_period.map(|period| period.micros().0.to_string());
     let shares = |patch: &LimitsPatch| patch.cpu_shares.map(|shares| shares.get().to_string());
@@ -63,9 +79,22 @@ fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<String> {
     .collect()
 }
 
+/// Prints warnings to stderr.
+pub(super) fn warnings(warnings: &[String]) -> io::Result<()> {
+    warnings.iter().try_for_each(|text| writeln!(output::stderr(), "crisp: warning: {text}"))
+}
+
+/// Prints a completed step.
+pub(super) fn completed(what: &str, took: Duration) {
+    let color = Color::stdout();
+    // A failed write to stdout must not stop the resize.
+    let took = color.faint(&units::milliseconds(took));
+    writeln!(output::stdout(), "{}  {what}  {took}", color.good("ok")).ok();
+}
+
 /// Prints the numbered steps.
 pub(super) fn plan(group: &Targets, steps: &[Step]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = output::stdout();
     if steps.is_empty() {
         return writeln!(out, "no change: these limits are already active");
     }
@@ -100,7 +129,7 @@ pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
 
 /// Prints the kernel's values before and after.
 pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentValues]) -> io::Result<()> {
-    let (mut out, color) = (io::stdout().lock(), Color::stdout());
+    let (mut out, color) = (output::stdout(), Color::stdout());
     if after.is_empty() {
         return writeln!(out, "no change: these limits are already active");
     }
@@ -131,7 +160,7 @@ pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentVa
 
 #[cfg(test)]
 mod tests {
-    use model::resources::{Bytes, CpuPeriod, CpuQuota, MemoryLimit, Micros};
+    use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, MemoryLimit, Micros};
 
     use super::*;
 
@@ -143,8 +172,12 @@ mod tests {
             memory: Some(MemoryLimit::Bytes(Bytes(mib << 20))),
             ..LimitsPatch::default()
         };
-        assert_eq!(fields(&patch(25_000, 64), &patch(100_000, 128)), ["memory 64Mi → 128Mi", "cpu limit 250m → 1"]);
+        let texts =
+            |from: &LimitsPatch, to: &LimitsPatch| fields(from, to).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&patch(25_000, 64), &patch(100_000, 128)), ["memory 64Mi → 128Mi", "cpu limit 250m → 1"]);
         let free = LimitsPatch { cpu_quota: Some(CpuQuota::Unlimited), ..LimitsPatch::default() };
-        assert_eq!(fields(&free, &patch(25_000, 64))[1..2], ["cpu limit no limit → 250m"]);
+        assert_eq!(texts(&free, &patch(25_000, 64))[1..2], ["cpu limit no limit → 250m"]);
+        let shares = LimitsPatch { cpu_shares: CpuShares::new(2048).ok(), ..LimitsPatch::default() };
+        assert_eq!(texts(&LimitsPatch::default(), &shares), ["cpu shares not set → 2048"]);
     }
 }

@@ -97,6 +97,13 @@ pub(super) fn quota(limit: &Limit, period: CpuPeriod) -> Result<CpuQuota, Invali
     Ok(CpuQuota::new(quota)?)
 }
 
+/// Returns the lowest limit that the kernel accepts with this period.
+pub(super) fn minimum_cpu(period: CpuPeriod) -> Quantity {
+    let millis = (QUOTA_MIN * 1000).div_ceil(period.micros().0);
+    // A number with the unit m is a valid quantity.
+    format!("{millis}m").parse().unwrap_or_else(|_| unreachable!("{millis}m is a quantity"))
+}
+
 pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidQuantityArg> {
     let Limit::Of(limit) = limit else { return Ok(MemoryLimit::Unlimited) };
     let bytes = i64::try_from(limit.nanos().div_ceil(1_000_000_000));

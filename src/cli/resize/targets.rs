@@ -42,12 +42,15 @@ pub(super) struct Targets {
     pub(super) containers: Vec<ContainerTarget>,
     /// New declared resources of the pod (KEP-4112), if they change.
     pub(super) declared: Option<PodResourceConfig>,
+    /// Values that the kernel cannot enforce as given.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Targets {
     pub(super) async fn of_container(cri: &Cri, id: &str, change: Change) -> Result<Self, ResizeError> {
         let (member, pod) = member(cri, id, &change).await?;
-        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], declared: None })
+        let warnings = change.warnings(period(&member.size.now), node_cpus());
+        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], declared: None, warnings })
     }
 
     pub(super) async fn of_pod(cri: &Cri, id: &str, changes: Vec<Named>) -> Result<Self, ResizeError> {
@@ -56,7 +59,7 @@ impl Targets {
         // The last attempt first: a name refers to that one.
         listed.sort_by_key(|one| std::cmp::Reverse(one.metadata.as_ref().map(|meta| meta.attempt)));
         let name_of = |one: &v1::Container| one.metadata.as_ref().map(|meta| meta.name.clone()).unwrap_or_default();
-        let mut containers: Vec<ContainerTarget> = Vec::new();
+        let (mut containers, mut warnings): (Vec<ContainerTarget>, Vec<String>) = (Vec::new(), Vec::new());
         for Named { name, change } in changes {
             if containers.iter().any(|member| member.name == name) {
                 return Err(ResizeError::Twice(name));
@@ -65,9 +68,12 @@ impl Targets {
                 let has = listed.iter().map(name_of).collect();
                 return Err(ResizeError::NoSuchContainer { pod: pod.name, name, has });
             };
-            containers.push(member(cri, &found.id, &change).await?.0);
+            let (member, _) = member(cri, &found.id, &change).await?;
+            let of_member = change.warnings(period(&member.size.now), node_cpus());
+            warnings.extend(of_member.iter().map(|text| format!("{name}: {text}")));
+            containers.push(member);
         }
-        Ok(Self { pod, containers, declared: None })
+        Ok(Self { pod, containers, declared: None, warnings })
     }
 
     /// Computes the new limits of the pod, and its new declared resources, which also affect its limits.
@@ -79,7 +85,9 @@ impl Targets {
         }
         let moves: Vec<LimitsChange> = self.containers.iter().map(|member| member.size.clone()).collect();
         let follows = if keep { LimitsPatch::default() } else { pod_limits_after(&self.pod.size.now, &moves) };
-        self.pod.size.to = follows.merged(&asked.patch(period(&self.pod.size.now))?);
+        let period = period(&self.pod.size.now);
+        self.pod.size.to = follows.merged(&asked.patch(period)?);
+        self.warnings.extend(asked.warnings(period, node_cpus()).iter().map(|text| format!("pod: {text}")));
         Ok(())
     }
 
@@ -100,6 +108,12 @@ impl Targets {
         let moves: Vec<LimitsChange> = self.containers.iter().map(|member| member.size.clone()).collect();
         order::steps(&self.pod.size, &moves)
     }
+}
+
+/// Returns the number of online CPUs of the node; None if the kernel's list cannot be read.
+fn node_cpus() -> Option<u64> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    u64::try_from(CpuSet::new(&online).ok()?.members().count()).ok()
 }
 
 async fn list_containers(cri: &Cri, pod: &str) -> Result<Vec<v1::Container>, CommandError> {
