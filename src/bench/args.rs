@@ -11,21 +11,21 @@ use model::{ENDPOINT_VARIABLE, InvalidSocket, socket_path};
 pub enum Part {
     /// All parts below; pull only with --pull
     All,
-    /// Create and remove pods with one container, one at a time and several in parallel
+    /// Latency of creating and removing pods with one container, one at a time and several in parallel
     Life,
-    /// ExecSync of `true`
+    /// Latency of ExecSync with the command `true`
     Exec,
-    /// UpdateContainerResources: memory, CPU, no change; compared with plain writes to the cgroup files
+    /// Latency of UpdateContainerResources: memory, CPU, no change; compared with plain writes to the cgroup files
     Update,
-    /// ContainerStatus and PodSandboxStatus
+    /// Latency of ContainerStatus and PodSandboxStatus
     Status,
-    /// ListContainers and ListPodSandbox
+    /// Latency of ListContainers and ListPodSandbox
     List,
-    /// ListContainerStats and ListPodSandboxStats
+    /// Latency of ListContainerStats and ListPodSandboxStats
     Stats,
     /// Latency of status calls during a storm of updates
     Storm,
-    /// update, status, list, stats and storm
+    /// The parts update, status, list, stats and storm
     Resize,
     /// Throughput of exec output, of a forwarded port and of the container log
     Stream,
@@ -70,14 +70,14 @@ impl FromStr for NamedSocket {
 /// Pods, containers and cgroups of the benchmark are removed at the end.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchArgs {
-    /// Parts to measure
+    /// Parts of the benchmark to run
     #[arg(value_enum, default_value = "all", value_name = "PART")]
     pub(super) parts: Vec<Part>,
     /// Runtime to benchmark; a socket is a path or unix:///PATH [env: CONTAINER_RUNTIME_ENDPOINT]
     /// [default: crisp=/run/crisp/crisp.sock]
     #[arg(long, value_name = "[NAME=]SOCKET")]
     socket: Option<NamedSocket>,
-    /// Runtimes to compare it with
+    /// Sockets of other runtimes to compare with the one of --socket
     #[arg(long, num_args = 1.., value_name = "[NAME=]SOCKET")]
     pub(super) compare: Vec<NamedSocket>,
     /// Image with busybox, present in all runtimes
@@ -86,31 +86,31 @@ pub struct BenchArgs {
     /// Image for the part pull, which all runtimes can pull; removed from them
     #[arg(long, value_name = "IMAGE")]
     pub(super) pull: Option<String>,
-    /// Rounds per runtime; fewer for pull and stream
+    /// Measurements per runtime; fewer for pull and stream
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Running pods for exec, update, status, list, stats and storm
+    /// Number of running pods, for the parts exec, update, status, list, stats and storm
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pods: u32,
-    /// Containers per pod
+    /// Containers in each running pod of --pods
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) containers: u32,
-    /// Number of pods created in parallel, for life
+    /// Number of pods created in parallel, for the part life
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) at_once: u32,
-    /// Numbers of pods to measure with, for scale
+    /// Numbers of running pods to measure with, for the part scale
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 200])]
     pub(super) steps: Vec<u32>,
-    /// MiB per stream, for stream
+    /// MiB to transfer per stream, for the part stream
     #[arg(long, default_value_t = 1024)]
     pub(super) stream_mib: u32,
-    /// MiB that a container writes to its log, for stream
+    /// MiB that a container writes to its log, for the part stream
     #[arg(long, default_value_t = 256)]
     pub(super) log_mib: u32,
-    /// Updates per second, for storm
+    /// Updates per second, for the part storm
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) storm: u32,
-    /// Duration of storm in seconds
+    /// Duration of the part storm in seconds
     #[arg(long, default_value_t = 5)]
     pub(super) storm_seconds: u64,
     /// Use the host's network for pods, for runtimes without a network
@@ -120,7 +120,7 @@ pub struct BenchArgs {
     /// unchanged, for the systemd driver [default: /crisp-bench-PID]
     #[arg(long, value_name = "PATH|SLICE")]
     pub(super) cgroup: Option<String>,
-    /// All runtimes use the same CNI plugins; selects the budgets for this case
+    /// State that all runtimes use the same CNI plugins, so that the report applies the limits for this case
     #[arg(long)]
     pub(super) same_cni: bool,
     /// Also write all results to a JSON file

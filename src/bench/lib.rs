@@ -51,27 +51,27 @@ use tokio::signal::unix::{SignalKind, signal};
 /// Why a benchmark failed. Failed steps are counted instead.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    #[error("starting")]
+    #[error("starting the benchmark's async runtime")]
     Start(#[source] io::Error),
-    #[error("connecting to {}", socket.display())]
+    #[error("connecting the benchmark to the CRI socket {}", socket.display())]
     Socket { socket: PathBuf, source: io::Error },
-    #[error("opening a gRPC connection to {}", socket.display())]
+    #[error("opening a gRPC connection of the benchmark to {}", socket.display())]
     Connect { socket: PathBuf, source: tonic::transport::Error },
-    #[error("reading the version at {}", socket.display())]
+    #[error("reading the version of the runtime at {}", socket.display())]
     Version { socket: PathBuf, source: Box<tonic::Status> },
-    #[error("reading the processes of the daemon at {}", socket.display())]
+    #[error("finding the processes of the runtime's daemon at {}", socket.display())]
     Daemon { socket: PathBuf, source: io::Error },
-    #[error("creating a cgroup for the benchmark")]
+    #[error("creating the benchmark's parent cgroup (--cgroup)")]
     Cgroup(#[source] io::Error),
     #[error(transparent)]
     Arguments(#[from] model::InvalidSocket),
-    #[error("{0} needs --pull IMAGE")]
+    #[error("part {0} of `crisp bench` requires the option --pull IMAGE")]
     NoImage(&'static str),
-    #[error("interrupted")]
+    #[error("the benchmark was interrupted by a signal")]
     Interrupted,
-    #[error("writing {}", path.display())]
+    #[error("writing the benchmark's results to {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("printing")]
+    #[error("printing the benchmark's results")]
     Print(#[source] io::Error),
     #[error("{runtime}: {figure} failed every time; the first of {errors} errors: {first}")]
     Failed { runtime: String, figure: String, errors: u32, first: String },

@@ -32,7 +32,7 @@ impl ParentCgroup {
 impl Drop for ParentCgroup {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove() {
-            tracing::warn!(cgroup = %self.0.path(), %error, "cgroup not removed");
+            tracing::warn!(cgroup = %self.0.path(), %error, "cannot remove the benchmark's parent cgroup; remove it with rmdir");
         }
     }
 }

@@ -113,7 +113,7 @@ impl Runtime {
     pub(super) async fn clear(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             if let Err(status) = remove(&mut self.client, &pod.id).await {
-                tracing::warn!(runtime = self.name, pod = pod.id, %status, "pod not removed");
+                tracing::warn!(runtime = self.name, pod = pod.id, %status, "cannot remove a pod of the benchmark; remove it with crictl");
             }
         }
     }

@@ -44,23 +44,23 @@ pub struct MountedController {
 /// Why a cgroup could not be made, looked into or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("making the cgroup directory {path}")]
+    #[error("creating the cgroup directory {path}")]
     Make { path: PathBuf, source: io::Error },
-    #[error("reading {path}")]
+    #[error("reading the cgroup file {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("writing {value:?} to {path}")]
+    #[error("writing {value:?} to the cgroup file {path}")]
     Write { path: PathBuf, value: String, source: io::Error },
     #[error("removing the cgroup directory {path}")]
     Remove { path: PathBuf, source: io::Error },
-    #[error("requesting {unit} from systemd")]
+    #[error("changing the unit {unit} in systemd")]
     Systemd { unit: String, source: SystemdError },
-    #[error("killing process {pid}")]
+    #[error("sending SIGKILL to process {pid} of a cgroup")]
     Kill { pid: NonZeroU32, source: io::Error },
-    #[error("this process is itself in cgroup {0}, which it is to freeze or kill")]
+    #[error("cannot freeze or kill cgroup {0}: the calling crisp process is in it")]
     Own(CgroupPath),
     #[error("cannot freeze cgroup {0}: the host has no freezer controller")]
     NoFreezer(CgroupPath),
-    #[error("cgroup {path} is still not {wanted} after {:.1} s", after.as_secs_f64())]
+    #[error("cgroup {path} is still not {wanted} after {:.1} s; a process in it may be blocked in the kernel", after.as_secs_f64())]
     TooSlow { path: CgroupPath, wanted: &'static str, after: Duration },
 }
 

@@ -45,9 +45,9 @@ pub enum Version {
 /// The layout of this host could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum DetectError {
-    #[error("reading {path}")]
+    #[error("reading {path} to find the host's cgroup mounts")]
     Read { path: &'static str, source: io::Error },
-    #[error("no cgroup file system is mounted")]
+    #[error("this host has no mounted cgroup file system: mount cgroup2 at /sys/fs/cgroup")]
     NotMounted,
 }
 

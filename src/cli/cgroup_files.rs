@@ -16,7 +16,7 @@ use super::verbose_info::VerboseInfo;
 pub enum FilesError {
     #[error("detecting the host's cgroups")]
     Layout(#[from] cgroup::DetectError),
-    #[error("reading the cgroup path in the daemon's answer")]
+    #[error("the daemon returned an invalid cgroup path")]
     Path(#[from] model::InvalidCgroupPath),
 }
 

@@ -29,9 +29,9 @@ pub enum ConnectError {
     NotASocket(PathBuf),
     #[error("cannot connect to {}: permission denied; run as root or join the group set by socket_group", .0.display())]
     Denied(PathBuf),
-    #[error("connecting to {}", socket.display())]
+    #[error("connecting to the daemon's socket {}", socket.display())]
     Io { socket: PathBuf, source: io::Error },
-    #[error("opening a gRPC connection to {}", socket.display())]
+    #[error("opening a gRPC connection to the daemon's socket {}", socket.display())]
     Transport { socket: PathBuf, source: tonic::transport::Error },
 }
 

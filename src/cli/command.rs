@@ -15,7 +15,7 @@ use super::verbose_info::NotCrisp;
 pub enum CommandError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("starting the command")]
+    #[error("starting the async runtime of this command")]
     Start(#[source] io::Error),
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -27,7 +27,7 @@ pub enum CommandError {
     NotCrisp(#[from] NotCrisp),
     #[error(transparent)]
     Files(#[from] FilesError),
-    #[error("printing")]
+    #[error("printing the output of this command")]
     Print(#[source] io::Error),
 }
 

@@ -77,7 +77,9 @@ pub(crate) fn watch(settings: Settings) -> io::Result<ConfigWatcher> {
             let settings = Arc::clone(&settings);
             let looked = ORDINARY.run(move || settings.look(asked));
             if looked.await.is_err() {
-                tracing::error!("reloading the configuration panicked");
+                tracing::error!(
+                    "reloading the configuration panicked; the previous settings stay in use, please report this bug"
+                );
             }
         }
     })))
@@ -93,11 +95,11 @@ impl Settings {
         }
         match reload.read() {
             Ok(Some(change)) => self.apply(change, &mut reload),
-            Ok(None) if asked => tracing::info!("SIGHUP: the configuration has not changed"),
+            Ok(None) if asked => tracing::info!("SIGHUP received: the configuration file has not changed"),
             Ok(None) => {}
             Err(error) => {
                 let error = chain(&error);
-                tracing::warn!(error, "invalid configuration; keeping the previous one");
+                tracing::warn!(error, "invalid configuration file; keeping the previous settings");
                 return;
             }
         }
@@ -125,7 +127,7 @@ impl Settings {
             tracing::info!(?applied, "configuration reloaded");
         }
         if !waiting.is_empty() {
-            tracing::warn!(?waiting, "restart required for changed settings");
+            tracing::warn!(?waiting, "some changed settings apply only after a restart of the daemon");
         }
         if !withdrawn.is_empty() {
             tracing::info!(?withdrawn, "no restart required: these settings have their active values again");

@@ -95,7 +95,9 @@ impl Images {
     pub(crate) async fn search(&self) -> Vec<String> {
         let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.store()));
         if ORDINARY.run(move || refresh_registries(&registries, &store)).await.is_err() {
-            tracing::error!("reloading the settings of registries panicked");
+            tracing::error!(
+                "reloading the registry settings panicked; the previous ones stay in use, please report this bug"
+            );
         }
         self.store().search()
     }

@@ -12,11 +12,11 @@ use crate::otel::{RecordingLayer, Spans};
 /// A log that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    #[error("log.level")]
+    #[error("invalid setting log.level")]
     Level(#[from] tracing_subscriber::filter::ParseError),
-    #[error("initializing the log")]
+    #[error("initializing the daemon's log")]
     Init(#[from] tracing_subscriber::util::TryInitError),
-    #[error("setting the log level")]
+    #[error("changing the level of the daemon's log")]
     Reload(#[from] reload::Error),
 }
 

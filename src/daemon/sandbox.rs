@@ -13,7 +13,7 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
-    #[error("connecting to the shim at {path}")]
+    #[error("connecting to the pod's shim at {path}")]
     Connect { path: PathBuf, source: io::Error },
     #[error("the pod's shim has exited")]
     Gone,
@@ -21,13 +21,15 @@ pub(crate) enum SandboxError {
     Silent(Duration),
     #[error("the pod's shim is not responding")]
     Mute,
-    #[error("the pod's shim ({release}) uses protocol {protocol}, which this daemon does not support")]
+    #[error(
+        "the pod's shim ({release}) uses protocol {protocol}, which this daemon does not support: recreate the pod"
+    )]
     Foreign { release: String, protocol: u32 },
-    #[error("exchanging messages with the shim")]
+    #[error("exchanging messages with the pod's shim")]
     Frame(#[from] shim_protocol::FrameError),
-    #[error("sending to the shim")]
+    #[error("sending a request to the pod's shim")]
     Send(#[source] io::Error),
-    #[error("unexpected response from the shim")]
+    #[error("the pod's shim sent an unexpected response")]
     Mismatch,
     #[error(transparent)]
     Failed(#[from] ShimError),

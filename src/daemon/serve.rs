@@ -51,27 +51,27 @@ pub enum ServeError {
          start it in a mount namespace with this root (pivot_root)"
     )]
     Chroot,
-    #[error("another daemon uses the state directory {}", .0.display())]
+    #[error("another daemon uses the state directory {}: stop it, or set another state directory", .0.display())]
     StateInUse(PathBuf),
     #[error("locking the state directory {}", dir.display())]
     Lock { dir: PathBuf, source: io::Error },
     #[error(transparent)]
     Socket(#[from] SocketError),
-    #[error("stream.listen")]
+    #[error("opening the server for exec, attach and port-forward (stream.listen)")]
     Stream(#[from] BindError),
-    #[error("metrics.listen")]
+    #[error("opening the metrics endpoint (metrics.listen)")]
     Metrics(#[from] metrics::ListenError),
-    #[error("tracing.endpoint")]
+    #[error("invalid setting tracing.endpoint")]
     Tracing(#[source] tonic::transport::Error),
     #[error("opening the image store")]
     Images(#[from] image::OpenError),
     #[error("cannot create the async runtime of the daemon")]
     Runtime(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("starting threads")]
+    #[error("starting the daemon's worker threads")]
     Threads(#[source] io::Error),
-    #[error("waiting for signals")]
+    #[error("installing the daemon's handlers of SIGTERM and SIGINT")]
     Signals(#[source] io::Error),
-    #[error("accepting connections")]
+    #[error("accepting connections on the CRI socket")]
     Listen(#[source] io::Error),
     #[error("serving CRI requests")]
     Serve(#[from] tonic::transport::Error),
@@ -81,7 +81,7 @@ pub enum ServeError {
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
     ORDINARY.start().and_then(|()| STOP.start()).map_err(ServeError::Threads)?;
     if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
-        tracing::debug!("cannot configure malloc to return freed memory to the kernel");
+        tracing::debug!("cannot configure malloc to return freed memory to the kernel; the daemon may use more memory");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -102,7 +102,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),
-        Err(error) => tracing::debug!(%error, "cannot determine whether this is a chroot"),
+        Err(error) => tracing::debug!(%error, "cannot determine whether the daemon runs in a chroot; starting anyway"),
     }
     let mut state = lock_directories(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
@@ -179,7 +179,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
     let incoming = UnixListenerStream::new(listener).then(|accepted| async move {
         if let Err(error) = &accepted {
-            tracing::warn!(%error, "cannot accept a connection");
+            tracing::warn!(%error, "cannot accept a connection on the CRI socket; will retry");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted.map(PeerStream::new).map(AuthorityRewriter::new)
@@ -202,8 +202,8 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     notify_ready(listen);
     tokio::select! {
         ended = &mut server => return Ok(ended?),
-        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
-        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+        _ = terminate.recv() => tracing::info!("SIGTERM received: the daemon exits, containers keep running"),
+        _ = interrupt.recv() => tracing::info!("SIGINT received: the daemon exits, containers keep running"),
     }
     notify(NotifyState::Stopping);
     // Ends the streams of events and health watches, which do not end by themselves.
@@ -214,7 +214,9 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     match tokio::time::timeout(LAST_REQUESTS, server).await {
         Ok(ended) => Ok(ended?),
         Err(_) => {
-            tracing::warn!("requests are still running after {LAST_REQUESTS:?}; exiting without waiting for them");
+            tracing::warn!(
+                "CRI requests are still running after {LAST_REQUESTS:?}; the daemon exits without waiting for them"
+            );
             Ok(())
         }
     }
@@ -223,17 +225,17 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
 /// Notifies systemd, and prints to stdout, that requests are served.
 fn notify_ready(listen: &Path) {
     notify(NotifyState::Ready);
-    tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");
+    tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "the daemon is ready");
     let mut out = io::stdout();
     let reported = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
     if let Err(error) = reported {
-        tracing::debug!(%error, "cannot write to stdout");
+        tracing::debug!(%error, "cannot print to stdout that the daemon is ready");
     }
 }
 
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "cannot notify systemd");
+        tracing::warn!(%error, "cannot notify systemd of the daemon's state");
     }
 }
 

@@ -22,9 +22,9 @@ const BACKLOG: i32 = 128;
 /// A socket that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    #[error("another daemon is listening on {}", .0.display())]
+    #[error("another daemon is listening on {}: stop it, or set another socket with `listen`", .0.display())]
     Live(PathBuf),
-    #[error("{} exists and is not a socket", .0.display())]
+    #[error("{} exists and is not a socket: remove it, or set another socket with `listen`", .0.display())]
     NoSocket(PathBuf),
     #[error("{doing} {}", path.display())]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
@@ -77,7 +77,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let still_ours = identity(&self.path).is_ok_and(|file| file == self.file);
         if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the socket file");
+            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the daemon's socket file");
         }
     }
 }

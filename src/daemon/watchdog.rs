@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 /// Starts to notify the watchdog, if there is one, until the result is dropped.
 pub(crate) fn notify_watchdog(runtime: &Arc<Runtime>) -> Option<WatchdogTask> {
     let limit = sd_notify::watchdog_enabled()?;
-    tracing::debug!(?limit, "the systemd watchdog is active");
+    tracing::debug!(?limit, "the daemon notifies the systemd watchdog");
     Some(WatchdogTask(tokio::spawn(run_watchdog(limit, Arc::clone(runtime)))))
 }
 
@@ -33,11 +33,16 @@ async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
         match tokio::time::timeout(limit / 2, looked).await {
             Ok(Ok(_)) => {
                 if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
-                    tracing::warn!(%error, "cannot notify systemd");
+                    tracing::warn!(%error, "cannot notify the systemd watchdog; systemd may restart the daemon");
                 }
             }
-            Ok(Err(_)) => tracing::error!("health check panicked; skipping the watchdog notification"),
-            Err(_) => tracing::error!(?limit, "health check timed out; skipping the watchdog notification"),
+            Ok(Err(_)) => tracing::error!(
+                "the daemon's health check panicked; not notifying the systemd watchdog, which will restart the daemon"
+            ),
+            Err(_) => tracing::error!(
+                ?limit,
+                "the daemon's health check timed out; not notifying the systemd watchdog, which may restart the daemon"
+            ),
         }
         tokio::time::sleep(limit / 4).await;
     }

@@ -14,7 +14,7 @@ pub struct Digest(String);
 
 /// Text that is not a supported digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a sha256 or sha512 digest")]
+#[error("invalid digest {0:?}: expected sha256: or sha512: and its hexadecimal digits")]
 pub struct BadDigest(String);
 
 impl Digest {
@@ -138,7 +138,7 @@ pub(crate) struct Metered<R> {
 
 /// The reader exceeded its cap; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("more than {0} bytes")]
+#[error("the content is larger than the maximum of {0} bytes")]
 pub(crate) struct PastCap(pub(crate) u64);
 
 impl<R: Read> Metered<R> {

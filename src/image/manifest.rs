@@ -88,13 +88,13 @@ pub enum ManifestError {
         column: usize,
     },
     /// An unsupported media type.
-    #[error("the media type of {0} is not supported")]
+    #[error("the media type of the image's {0} is not supported")]
     MediaType(&'static str),
     /// Docker schema 1 or an unknown newer version.
-    #[error("manifest schema version {0} is not supported")]
+    #[error("image manifest schema version {0} is not supported: expected 2")]
     Schema(u64),
     /// The index has no entry for this machine.
-    #[error("no image for {wanted}: the index has {}", offered.iter().map(|one| short(one)).collect::<Vec<_>>().join(", "))]
+    #[error("the image index has no image for this machine, {wanted}: it has {}", offered.iter().map(|one| short(one)).collect::<Vec<_>>().join(", "))]
     NoPlatform {
         /// The platform of this machine.
         wanted: String,
@@ -113,13 +113,13 @@ pub enum ManifestError {
     #[error("image has no layers")]
     NoLayers,
     /// More layers than one overlay mount supports.
-    #[error("{0} layers, the limit is {LAYERS_MAX}")]
+    #[error("the image has {0} layers: at most {LAYERS_MAX} are allowed")]
     TooManyLayers(usize),
     /// More entries than an index may have.
-    #[error("{0} index entries, the limit is {INDEX_ENTRIES_MAX}")]
+    #[error("the image index has {0} entries: at most {INDEX_ENTRIES_MAX} are allowed")]
     TooManyEntries(usize),
     /// Manifest and config disagree about the number of layers.
-    #[error("manifest has {layers} layers, config has {diff_ids} diff ids")]
+    #[error("the image manifest has {layers} layers, but the image config has {diff_ids} diff ids")]
     LayerCount {
         /// Layers of the manifest.
         layers: usize,
@@ -127,7 +127,7 @@ pub enum ManifestError {
         diff_ids: usize,
     },
     /// A list or map of the config has too many items.
-    #[error("config field {field} has {count} items, at most {CONFIG_ITEMS_MAX} are allowed")]
+    #[error("field {field} of the image config has {count} items: at most {CONFIG_ITEMS_MAX} are allowed")]
     TooManyItems {
         /// The field.
         field: &'static str,
@@ -135,7 +135,7 @@ pub enum ManifestError {
         count: usize,
     },
     /// A string of the config is too long.
-    #[error("config field {field} is longer than {max} bytes")]
+    #[error("field {field} of the image config is longer than {max} bytes")]
     TooLong {
         /// The field.
         field: &'static str,
@@ -143,10 +143,10 @@ pub enum ManifestError {
         max: usize,
     },
     /// A string of the config cannot be passed to a process.
-    #[error("config field {0} contains a NUL byte")]
+    #[error("field {0} of the image config contains a NUL byte")]
     Nul(&'static str),
     /// An index in an index in an index.
-    #[error("index nested too deeply")]
+    #[error("the image index contains too many levels of other indexes")]
     Nested,
 }
 

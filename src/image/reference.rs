@@ -31,7 +31,7 @@ pub enum TagOrDigest {
 
 /// Text that is not an image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("image reference {text:?}: {why}")]
+#[error("invalid image reference {text:?}: {why}")]
 pub struct BadReference {
     text: String,
     why: &'static str,

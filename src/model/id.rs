@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A text that is not an id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("invalid id {0:?}: expected 64 lower-case hexadecimal digits")]
+#[error("invalid pod or container ID {0:?}: expected 64 lower-case hexadecimal digits")]
 pub struct IdError(String);
 
 macro_rules! id {
@@ -77,7 +77,7 @@ pub struct LayerNumber(u64);
 
 /// A text that is not the directory of a layer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected the directory of a layer such as 7/fs, got {0:?}")]
+#[error("invalid layer directory {0:?} in a container's record: expected a form like 7/fs")]
 pub struct InvalidLayerDirectory(String);
 
 impl LayerNumber {

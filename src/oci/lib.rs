@@ -40,31 +40,31 @@ pub enum OciError {
     NoCommand { image: String },
     #[error("unknown capability {0:?}")]
     UnknownCapability(String),
-    #[error("the container does not have {0}")]
+    #[error("the container does not have {0}: an ambient capability must also be in add_capabilities")]
     AmbientAlone(String),
-    #[error("must not be NODE: the pod has its own namespace")]
+    #[error("the namespace mode must not be NODE: the pod has its own namespace")]
     NotThePods(RequestField),
-    #[error("must equal those of the pod")]
+    #[error("the container's user namespace mappings must equal those of the pod")]
     NotThePodsIds,
-    #[error("must not be NODE in a pod with a user namespace")]
+    #[error("the PID namespace must not be NODE in a pod with a user namespace")]
     HostPids,
-    #[error("{id} is not mapped in the pod's user namespace")]
+    #[error("user or group ID {id} is not mapped in the pod's user namespace")]
     NoSuchId { field: RequestField, id: u32 },
-    #[error("the user of the image: {0} is not mapped in the pod's user namespace")]
+    #[error("user or group ID {0} of the image is not mapped in the pod's user namespace")]
     NoSuchImageId(u32),
     #[error("bidirectional mount propagation is not allowed in pods with a user namespace")]
     Bidirectional(usize),
-    #[error("mount at {0}: shared propagation is not allowed in pods with a user namespace")]
+    #[error("CDI mount at {0}: shared propagation is not allowed in pods with a user namespace")]
     CdiShared(PathBuf),
-    #[error("container not found")]
+    #[error("the target container of the PID namespace not found in the pod")]
     NoTarget,
     #[error("container_path: mounts over {0} are not allowed")]
     MountOver(String),
     #[error("the image's working directory {0:?} must be an absolute path")]
     WorkingDir(String),
-    #[error("building the OCI configuration")]
+    #[error("building the container's config.json")]
     Build(#[from] OciSpecError),
-    #[error("serializing the declared pod resources")]
+    #[error("serializing the pod resources for the container's annotations")]
     Announced(#[from] serde_json::Error),
 }
 

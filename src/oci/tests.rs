@@ -293,21 +293,21 @@ fn users_and_groups_must_be_mapped() {
         built_in(&pod, &container, &[], &[]).unwrap_err()
     };
     let cases: [(Option<RequestField>, &str, Change); 5] = [
-        (None, "the user of the image: 1000", |ids, _| ids.uids[0].length = 1000),
+        (None, "1000 of the image", |ids, _| ids.uids[0].length = 1000),
         (Some(RequestField::RunAsUser), "1000", |ids, c| {
             (ids.uids[0].length, c.security.run_as) = (1000, Some(model::UserRef::Id(1000)));
         }),
         (Some(RequestField::RunAsGroup), "100", |ids, c| {
             (ids.gids[2].container, c.security.run_as_group) = (101, Some(100));
         }),
-        (None, "the user of the image: 5", |ids, _| ids.gids[0].length = 5),
+        (None, "5 of the image", |ids, _| ids.gids[0].length = 5),
         (Some(RequestField::SupplementalGroups), "7", |ids, c| {
             (ids.gids[1].container, c.security.supplemental_groups) = (8, vec![7]);
         }),
     ];
     for (field, words, change) in cases {
         let error = refused(change);
-        assert_eq!(error.to_string(), format!("{words} is not mapped in the pod's user namespace"));
+        assert_eq!(error.to_string(), format!("user or group ID {words} is not mapped in the pod's user namespace"));
         assert_eq!(error.field(), field);
     }
 }

@@ -11,9 +11,9 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 /// A log that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    #[error("log_directory {path}")]
+    #[error("opening the pod's log_directory {path}")]
     Directory { path: PathBuf, source: io::Error },
-    #[error("log_path {path}")]
+    #[error("opening the container's log_path {path}")]
     File { path: PathBuf, source: io::Error },
 }
 

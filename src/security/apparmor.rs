@@ -17,17 +17,17 @@ const PEERS: &str = "@{CRISP}=unconfined";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApparmorError {
-    #[error("this host has no AppArmor")]
+    #[error("this host has no AppArmor: the requested profile cannot be used")]
     Absent,
-    #[error("profile {0:?} is not loaded")]
+    #[error("AppArmor profile {0:?} is not loaded: load it with apparmor_parser")]
     NotLoaded(String),
-    #[error("listing loaded profiles: reading {}", path.display())]
+    #[error("listing the loaded AppArmor profiles: reading {}", path.display())]
     Loaded { path: PathBuf, source: io::Error },
-    #[error("the default profile is not loaded, and apparmor_parser to load it is not in PATH")]
+    #[error("the default AppArmor profile is not loaded, and apparmor_parser to load it is not in PATH")]
     NoParser,
-    #[error("loading the default profile: starting {}", parser.display())]
+    #[error("loading the default AppArmor profile: starting {}", parser.display())]
     Start { parser: PathBuf, source: io::Error },
-    #[error("loading the default profile: apparmor_parser failed: {0}")]
+    #[error("loading the default AppArmor profile: apparmor_parser failed: {0}")]
     Parser(String),
 }
 
@@ -98,7 +98,7 @@ impl Apparmor {
                     self.warned.call_once(|| {
                         tracing::warn!(
                             error = chain(&lacks),
-                            "containers without a requested AppArmor profile run unconfined"
+                            "no default AppArmor profile; containers that request none run unconfined"
                         );
                     });
                     Ok(None)
@@ -155,7 +155,7 @@ impl Apparmor {
             let stderr = String::from_utf8_lossy(&done.stderr);
             return Err(ApparmorError::Parser(stderr.trim().chars().take(1000).collect()));
         }
-        tracing::info!(profile = OURS, "loaded AppArmor profile");
+        tracing::info!(profile = OURS, "loaded the default AppArmor profile");
         Ok(())
     }
 

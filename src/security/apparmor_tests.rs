@@ -60,7 +60,7 @@ fn a_host_without_apparmor_skips_the_default_and_refuses_a_named_profile() {
         let refused = apparmor.profile(Some(&named("x")), false, None).unwrap_err();
         assert_eq!(
             (refused.kind(), refused.to_string().as_str()),
-            (ErrorKind::Unsupported, "this host has no AppArmor")
+            (ErrorKind::Unsupported, "this host has no AppArmor: the requested profile cannot be used")
         );
     }
 }
@@ -77,7 +77,10 @@ fn a_profile_must_be_loaded_under_its_full_name() {
     for name in ["we", "web (enforce)", "WEB", "c", ""] {
         let refused = apparmor.profile(Some(&named(name)), false, None).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Precondition);
-        assert_eq!(refused.to_string(), format!("profile {name:?} is not loaded"));
+        assert_eq!(
+            refused.to_string(),
+            format!("AppArmor profile {name:?} is not loaded: load it with apparmor_parser")
+        );
     }
     fs::remove_file(host.dir.path().join("sys/kernel/security/apparmor/profiles")).unwrap();
     let unknown = apparmor.profile(Some(&named("web")), false, None).unwrap_err();
@@ -121,9 +124,13 @@ fn the_profile_text_depends_on_the_host() {
 fn a_failed_or_missing_parser_is_reported() {
     let host = Host::new("Y\n", "");
     let refused = host.with_parser("echo 'syntax error' >&2; exit 3").profile(None, false, None).unwrap_err();
-    assert_eq!(refused.to_string(), "loading the default profile: apparmor_parser failed: syntax error");
+    assert_eq!(refused.to_string(), "loading the default AppArmor profile: apparmor_parser failed: syntax error");
     let refused = host.with_parser("").profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
-    assert_eq!(refused.to_string(), "profile \"crisp-default\" is not loaded", "despite the parser's exit status 0");
+    assert_eq!(
+        refused.to_string(),
+        "AppArmor profile \"crisp-default\" is not loaded: load it with apparmor_parser",
+        "despite the parser's exit status 0"
+    );
     let bare = host.bare();
     assert_eq!(bare.profile(None, false, None).unwrap(), None, "no profile requested");
     let refused = bare.profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
@@ -139,6 +146,6 @@ fn the_default_of_a_handler_must_be_loaded() {
     assert_eq!(apparmor.profile(None, false, Some("strict")).unwrap().as_deref(), Some("strict"));
     for asked in [None, Some(&Profile::RuntimeDefault)] {
         let refused = apparmor.profile(asked, false, Some("gone")).unwrap_err();
-        assert_eq!(refused.to_string(), "profile \"gone\" is not loaded");
+        assert_eq!(refused.to_string(), "AppArmor profile \"gone\" is not loaded: load it with apparmor_parser");
     }
 }

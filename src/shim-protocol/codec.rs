@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 /// Bytes that are not a valid message, or a message that is too long.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    #[error("a message of {0} bytes is too long for one packet")]
+    #[error("a message between daemon and shim has {0} bytes, too many for one packet")]
     TooLong(usize),
-    #[error("not a message")]
+    #[error("received an invalid message between daemon and shim")]
     Json(#[from] serde_json::Error),
 }
 

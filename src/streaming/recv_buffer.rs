@@ -18,9 +18,9 @@ pub(crate) const CONNECTION_ROOM: usize = 4 << 20;
 /// The stream ended abnormally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    #[error("the client reset the stream")]
+    #[error("the streaming client reset the stream")]
     Reset,
-    #[error("the connection was closed")]
+    #[error("the connection to the streaming client was closed")]
     Lost,
 }
 

@@ -47,17 +47,17 @@ impl Io {
 /// The reason why the session ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("the client disconnected")]
+    #[error("the streaming client disconnected")]
     Hung,
     #[error("reading from the streaming client")]
     Read(#[source] std::io::Error),
-    #[error("the client sent {0}")]
+    #[error("the streaming client sent {0}")]
     Spdy(#[from] spdy::ProtocolError),
-    #[error("the client sent {0}")]
+    #[error("the streaming client sent {0}")]
     Ws(#[from] ws::ProtocolError),
-    #[error("the client does not read its frames")]
+    #[error("the streaming client does not read the data that it is sent")]
     Deaf,
-    #[error("idle timeout")]
+    #[error("the streaming connection had no traffic for the time in stream.idle_timeout")]
     Idle,
 }
 
@@ -174,7 +174,7 @@ async fn listen(
         () = clock.idle(idle) => End::Idle,
     };
     if !matches!(end, End::Hung) {
-        tracing::debug!(error = &end as &dyn std::error::Error, "streaming connection ended");
+        tracing::debug!(error = &end as &dyn std::error::Error, "a streaming connection ended");
     }
     leave.send_replace(true);
 }

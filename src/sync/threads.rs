@@ -120,7 +120,7 @@ impl Threads {
     /// caller runs it.
     fn refused(&self, error: &io::Error) {
         if !std::mem::replace(&mut self.state.lock().refused, true) {
-            tracing::warn!(%error, set = self.name, "cannot create a thread; work waits for the existing threads");
+            tracing::warn!(%error, set = self.name, "cannot create a worker thread of the daemon; work waits for the existing threads");
         }
         loop {
             let mut state = self.state.lock();

@@ -68,7 +68,7 @@ fn an_interrupted_selftest_cleans_up_and_reports_it() {
     kill(i32::try_from(process.id()).unwrap(), Signal::INT);
     let output = process.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", errors(&output));
-    assert!(errors(&output).contains("interrupted; pod and image were removed"), "{}", errors(&output));
+    assert!(errors(&output).contains("interrupted; its test pod and image were removed"), "{}", errors(&output));
     assert!(daemon.client().pods().is_empty());
     assert_nothing_left(&daemon);
 }

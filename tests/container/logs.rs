@@ -287,7 +287,8 @@ fn output_lost_on_a_full_disk_is_counted_and_reported_and_the_container_runs() {
     let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
     wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
     let log = wait_for("the loss to be reported", seconds(20), || {
-        Some(daemon.env.read_log()).filter(|log| log.contains("cannot log container output; it is lost"))
+        Some(daemon.env.read_log())
+            .filter(|log| log.contains("container output is lost: cannot write the container's log file"))
     });
     assert!(log.contains("No space left on device") && log.contains("bytes="), "{log}");
     let page = scrape(&daemon.env.metrics());

@@ -149,7 +149,7 @@ fn a_handler_may_forbid_privileged_pods() {
     let mut config = container("main", &["true"]);
     security(&mut config).privileged = true;
     let refusal = daemon.client().try_create(&pod, config.clone()).unwrap_err();
-    assert!(refusal.message().contains("the pod is not privileged"), "{refusal:?}");
+    assert!(refusal.message().contains("a privileged container requires a privileged pod"), "{refusal:?}");
     privileged(&mut pod.config);
     let refusal = daemon.client().try_create(&pod, config).unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");

@@ -64,9 +64,9 @@ fn a_changed_file_is_reloaded_without_a_signal_and_an_invalid_one_ignored() {
     let id = client.run(&pod, "main", &STUBBORN);
     client.wait_printed(&id, "idle");
     change(&daemon, "grace_max = 86400", "grace_max = 1\npassword = \"swordfish99\"");
-    let line = wait_logged(&daemon, &["WARN", "keeping the previous one", "crisp.toml", "password"]);
+    let line = wait_logged(&daemon, &["WARN", "keeping the previous settings", "crisp.toml", "password"]);
     assert!(!line.contains("swordfish99"), "{line}");
-    assert_eq!(daemon.env.read_log().matches("keeping the previous one").count(), 1, "reported once");
+    assert_eq!(daemon.env.read_log().matches("keeping the previous settings").count(), 1, "reported once");
     change(&daemon, "\npassword = \"swordfish99\"", "");
     wait_logged(&daemon, &["INFO", "configuration reloaded", "stop"]);
     let begin = Instant::now();

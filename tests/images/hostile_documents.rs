@@ -53,7 +53,7 @@ fn invalid_documents_are_refused_by_name() {
         (with_manifest(|manifest| manifest["layers"][0]["mediaType"] = json!("text/plain")), "media type of a layer"),
         (with_manifest(|manifest| manifest["config"]["mediaType"] = json!("text/plain")), "media type of the config"),
         (Pieces { manifest: Blob::new(b"[".repeat(100_000)), ..pieces() }, "manifest"),
-        (with_diff_ids(std::slice::from_ref(&zero)), "unpacked tar stream has digest"),
+        (with_diff_ids(std::slice::from_ref(&zero)), "unpacks to content with another digest"),
         (with_diff_ids(&[zero.clone(), zero]), "2 diff ids"),
         (with_diff_ids(&[]), "0 diff ids"),
         (with_config("{}"), "config"),

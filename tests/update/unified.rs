@@ -21,7 +21,7 @@ fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warnin
     ];
     daemon.client().update(&id, with_unified(&asked)).unwrap();
     if !kernel_state::is_v2() {
-        assert!(daemon.env.read_log().contains("linux.unified means nothing on cgroup v1"));
+        assert!(daemon.env.read_log().contains("ignoring linux.unified: this host has cgroup v1"));
         assert!(daemon.client().in_force(&id).unified.is_empty());
         return;
     }

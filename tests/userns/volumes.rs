@@ -129,7 +129,7 @@ fn mounts_below_a_volume_are_idmapped_if_possible() {
     let seen = client.exec_script(&id, "stat -c %u /able/root /able/below/user /unable/user /unable/below/uptime");
     assert_eq!(seen, "0\n1000\n1000\n65534\n");
     let log = daemon.env.read_log();
-    let told = log.lines().filter(|line| line.contains("cannot map ids")).collect::<Vec<_>>();
+    let told = log.lines().filter(|line| line.contains("does not support ID-mapped mounts")).collect::<Vec<_>>();
     assert!(told.len() == 1 && told[0].contains("/unable"), "{told:?}");
 }
 
@@ -162,7 +162,10 @@ fn a_file_system_without_idmapped_mounts_is_named_with_its_mount() {
     let mut config = idle("main");
     config.mounts = vec![volume(Path::new("/proc/fs"), "/volume", ids())];
     let refusal = client.try_create(&pod, config).unwrap_err();
-    assert!(refusal.message().contains("mount at /volume: the file system of /proc/fs cannot map ids"), "{refusal:?}");
+    assert!(
+        refusal.message().contains("mount at /volume: the file system of /proc/fs does not support ID-mapped mounts"),
+        "{refusal:?}"
+    );
     daemon.wait_until_like(&before);
 }
 

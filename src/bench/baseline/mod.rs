@@ -82,10 +82,10 @@ impl Drop for Baseline {
     fn drop(&mut self) {
         self.talk.get_ref().shutdown(std::net::Shutdown::Both).ok();
         if let Err(error) = sys::child_wait::reap(self.process.as_raw()) {
-            tracing::warn!(process = %self.process, %error, "baseline process may still be running");
+            tracing::warn!(process = %self.process, %error, "cannot confirm the exit of the benchmark's baseline process; it may still be running");
         }
         if let Err(error) = fs::remove_dir(&self.directory) {
-            tracing::warn!(directory = %self.directory.display(), %error, "directory not removed");
+            tracing::warn!(directory = %self.directory.display(), %error, "cannot remove a directory of the benchmark's baseline; remove it by hand");
         }
     }
 }

@@ -15,11 +15,11 @@ const HEAD_MAX: usize = 16 << 10;
 /// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("request failed: {0}")]
+    #[error("the runtime refused the benchmark's streaming request: {0}")]
     Asked(String),
-    #[error("unsupported URL {0}")]
+    #[error("the runtime returned an unsupported streaming URL: {0}")]
     Url(String),
-    #[error("upgrade failed: {0}")]
+    #[error("the streaming server refused the upgrade of the benchmark's connection: {0}")]
     Upgrade(String),
     #[error("{0}")]
     Io(#[source] io::Error),
@@ -27,9 +27,9 @@ pub(super) enum Error {
     Violation(#[source] ProtocolError),
     #[error("{0}")]
     Failed(String),
-    #[error("received {got} bytes: expected {want}")]
+    #[error("the benchmark received {got} bytes from a stream: expected {want}")]
     Bytes { want: u64, got: u64 },
-    #[error("a thread panicked")]
+    #[error("a thread of the benchmark's streaming client panicked")]
     Panic,
 }
 

@@ -34,7 +34,7 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(directory = %self.0.display(), %error, "directory not removed");
+            tracing::warn!(directory = %self.0.display(), %error, "cannot remove the benchmark's log directory; remove it by hand");
         }
     }
 }

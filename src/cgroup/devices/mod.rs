@@ -144,15 +144,15 @@ pub fn allow_all() -> Vec<DeviceRule> {
 /// Why a device policy could not be put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("device rule \"{0}\" takes back part of an earlier one, which cgroups cannot express")]
+    #[error("device rule \"{0}\" denies only a part of an earlier rule, which a cgroup cannot express")]
     Partial(DeviceRule),
-    #[error("the host has no devices controller")]
+    #[error("cannot restrict the container's devices: the host has no devices cgroup controller")]
     NoController,
-    #[error("writing {value:?} to {path}")]
+    #[error("writing the device rule {value:?} to {path}")]
     Write { path: PathBuf, value: String, source: io::Error },
-    #[error("setting the allowed devices in systemd")]
+    #[error("setting the container's allowed devices in systemd")]
     Systemd(#[from] SystemdError),
-    #[error("{doing} for {path}")]
+    #[error("{doing} for the device rules of cgroup {path}")]
     Program { doing: &'static str, path: PathBuf, source: io::Error },
 }
 

@@ -18,15 +18,15 @@ use crate::systemd::SyncError;
 /// Why a change failed; unless `left` names files, everything is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    #[error("the cgroup of {0} does not exist")]
+    #[error("cannot change limits: the cgroup of {0} no longer exists")]
     Gone(PathBuf),
-    #[error("the change is not possible")]
+    #[error("cannot change the cgroup's limits")]
     Refused(#[from] PlanError),
-    #[error("reading {file}")]
+    #[error("reading the current limit in the cgroup file {file}")]
     Read { file: PathBuf, source: io::Error },
-    #[error("reading the limits in force")]
+    #[error("reading the cgroup's current limits")]
     Unreadable(#[from] Unreadable),
-    #[error("writing {value:?} to {file}{}", leftovers(left))]
+    #[error("writing the limit {value:?} to the cgroup file {file}{}", leftovers(left))]
     Write { file: PathBuf, value: String, left: Vec<PathBuf>, source: io::Error },
     /// In the words that the kubelet has for it, too.
     #[error(
@@ -35,11 +35,11 @@ pub enum ApplyError {
         leftovers(left)
     )]
     BelowUsage { file: PathBuf, limit: Bytes, usage: Bytes, left: Vec<PathBuf>, source: Option<io::Error> },
-    #[error("{file} reads {found:?} after {value:?} was written to it{}", leftovers(left))]
+    #[error("the cgroup file {file} has {found:?} after crisp wrote {value:?}{}", leftovers(left))]
     NotKept { file: PathBuf, value: String, found: String, left: Vec<PathBuf> },
-    #[error("reading {file} back{}", leftovers(left))]
+    #[error("reading the cgroup file {file} back after a write{}", leftovers(left))]
     NotReadBack { file: PathBuf, left: Vec<PathBuf>, source: io::Error },
-    #[error("systemd did not learn of the change{}", leftovers(left))]
+    #[error("updating the limits in systemd after the change of the cgroup{}", leftovers(left))]
     NotTold { left: Vec<PathBuf>, source: Box<SyncError> },
 }
 

@@ -55,7 +55,7 @@ pub trait CgroupFs {
 
 /// A value of the kernel's that is not in the form its documentation gives.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{knob} holds {value:?}, which is not understood")]
+#[error("the cgroup file {knob} has an unexpected value: {value:?}")]
 pub struct Unreadable {
     pub knob: Knob,
     pub value: String,

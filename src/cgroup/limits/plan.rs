@@ -49,13 +49,13 @@ pub struct Change {
 /// Why a change cannot be made here; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("{field} needs the {} controller, and this host offers no {knob}", knob.controller())]
+    #[error("{field} requires the cgroup controller {}: this host has no {knob}", knob.controller())]
     Missing { field: &'static str, knob: Knob },
-    #[error("memory and swap limit ({memory_swap} bytes) must be at least the memory limit ({memory})")]
+    #[error("limit of memory plus swap ({memory_swap} bytes) must be at least the memory limit ({memory})")]
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
-    #[error("unified settings ({}) need cgroup v2, and this host has v1", .0.join(", "))]
+    #[error("unified settings ({}) require cgroup v2: this host has cgroup v1", .0.join(", "))]
     UnifiedOnV1(Vec<String>),
-    #[error("{field}: {want:?} is not a valid limit for {knob}")]
+    #[error("{field}: {want:?} is not a valid limit for the cgroup file {knob}")]
     NoLimit { field: &'static str, knob: Knob, want: String },
     #[error(transparent)]
     Unreadable(#[from] Unreadable),

@@ -20,7 +20,7 @@ static V2: [(Knob, &str); 2] = [(Knob::MEMORY_MIN, "0"), (Knob::MEMORY_LOW, "0")
 
 /// A limit of an ended container that still binds the cgroup above.
 #[derive(Debug, thiserror::Error)]
-#[error("writing {value:?} to {file}")]
+#[error("releasing a limit of an exited container: writing {value:?} to {file}")]
 pub struct ReleaseError {
     pub file: PathBuf,
     pub value: &'static str,

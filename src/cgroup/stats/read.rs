@@ -12,7 +12,7 @@ use crate::file_cache::FileCache;
 
 /// A file that is there and cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {path}")]
+#[error("reading cgroup statistics from {path}")]
 pub struct ReadError {
     path: PathBuf,
     source: io::Error,

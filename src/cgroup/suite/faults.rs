@@ -127,7 +127,7 @@ fn a_vanished_cgroup_is_not_found() {
 fn a_missing_controller_is_named() {
     let fs = FakeCgroup::v2().without("cpu.max");
     let ApplyError::Refused(refused) = apply(&fs, &everything()).unwrap_err() else { panic!("not refused") };
-    assert_eq!(refused.to_string(), "cpu_quota needs the cpu controller, and this host offers no cpu.max");
+    assert_eq!(refused.to_string(), "cpu_quota requires the cgroup controller cpu: this host has no cpu.max");
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn a_zero_limit_of_missing_huge_pages_is_accepted(fs: &impl CgroupFs) {
     patch.memory = memory(32);
     let refused = apply(fs, &patch).unwrap_err();
     let ApplyError::Refused(reason) = refused else { panic!("{refused:?}") };
-    assert!(reason.to_string().starts_with("hugepage_limits needs the hugetlb controller"), "{reason}");
+    assert!(reason.to_string().starts_with("hugepage_limits requires the cgroup controller hugetlb"), "{reason}");
     assert_eq!(observe(fs).unwrap().memory, Some(Bytes(64 * MIB)), "refused before the first write");
 }
 

@@ -24,19 +24,19 @@ const LINE_MAX: usize = 512;
 /// Why a call had no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    #[error("connecting to {path}")]
+    #[error("connecting to systemd at the D-Bus socket {path}")]
     Connect { path: &'static str, source: io::Error },
-    #[error("{0} was not understood in the greeting")]
+    #[error("unexpected response of systemd in the D-Bus authentication: {0}")]
     Greeting(String),
-    #[error("talking to systemd")]
+    #[error("exchanging D-Bus messages with systemd")]
     Io(#[from] io::Error),
-    #[error("systemd did not answer {member} within {} s", ANSWER_WITHIN.as_secs())]
+    #[error("systemd did not answer the D-Bus call {member} within {} s", ANSWER_WITHIN.as_secs())]
     Late { member: String },
-    #[error("a message that is none came from systemd")]
+    #[error("systemd sent an invalid D-Bus message")]
     Noise,
-    #[error("a message of an unexpected form")]
+    #[error("encoding or decoding a D-Bus message for systemd")]
     Form(#[from] zbus::Error),
-    #[error("systemd refused {member}: {text} ({name})")]
+    #[error("systemd refused the D-Bus call {member}: {text} ({name})")]
     Refused { member: String, name: String, text: String },
 }
 
@@ -182,7 +182,10 @@ mod tests {
     #[test]
     fn a_peer_that_does_not_know_us_or_hangs_up_is_an_error() {
         let refused = Bus::greet(peer(b"REJECTED EXTERNAL\r\n", Vec::new())).unwrap_err();
-        assert_eq!(refused.to_string(), "\"REJECTED EXTERNAL\" was not understood in the greeting");
+        assert_eq!(
+            refused.to_string(),
+            "unexpected response of systemd in the D-Bus authentication: \"REJECTED EXTERNAL\""
+        );
         let mut bus = Bus::greet(peer(b"OK 0\r\n", answer(2, 1)[..20].to_vec())).unwrap();
         assert!(matches!(bus.call(HELLO, &()), Err(BusError::Io(_))));
         let mut bus = Bus::greet(peer(b"OK 0\r\n", b"HTTP/1.1 400 Bad Request".to_vec())).unwrap();

@@ -39,13 +39,13 @@ const DONE_WITHIN: Duration = Duration::from_secs(60);
 pub enum SystemdError {
     #[error(transparent)]
     Bus(#[from] BusError),
-    #[error("starting the process that keeps {unit}")]
+    #[error("starting the process that keeps the systemd unit {unit} active")]
     Keeper { unit: String, source: io::Error },
-    #[error("{unit} is {state} and not active after its start")]
+    #[error("systemd unit {unit} is {state} after its start: expected active")]
     NotStarted { unit: String, state: String },
-    #[error("{unit} is still {state} after {:.0} s", DONE_WITHIN.as_secs_f64())]
+    #[error("starting or stopping systemd unit {unit}: it is still {state} after {:.0} s", DONE_WITHIN.as_secs_f64())]
     TooSlow { unit: String, state: String },
-    #[error("systemd has no words for these device rules")]
+    #[error("systemd cannot express the container's device rules: use cgroup.driver = \"cgroupfs\" or other rules")]
     DeviceRules,
 }
 

@@ -18,9 +18,9 @@ pub enum SyncError {
     Systemd { unit: String, source: SystemdError },
     #[error("setting the limits of {unit} in systemd")]
     Unreadable { unit: String, source: Unreadable },
-    #[error("reading {file}")]
+    #[error("reading the cgroup file {file}")]
     Read { file: PathBuf, source: io::Error },
-    #[error("writing {value:?} to {file}, which systemd changed")]
+    #[error("restoring {value:?} in {file}, which systemd changed")]
     Restore { file: PathBuf, value: String, source: io::Error },
 }
 

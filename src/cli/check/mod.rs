@@ -51,7 +51,7 @@ pub enum CheckError {
     CannotRun(String),
     #[error("{0}")]
     Failed(String),
-    #[error("interrupted; pod and image were removed")]
+    #[error("crisp check was interrupted; its test pod and image were removed")]
     Interrupted,
 }
 

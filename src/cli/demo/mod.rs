@@ -31,9 +31,9 @@ pub enum DemoError {
     Command(#[from] CommandError),
     #[error("{0}; run `crisp check` to see what this host is missing")]
     Failed(String),
-    #[error("cleaning up: {0}")]
+    #[error("cleaning up after `crisp demo`: {0}")]
     Left(String),
-    #[error("interrupted; pod and image were removed")]
+    #[error("crisp demo was interrupted; its test pod and image were removed")]
     Interrupted,
 }
 

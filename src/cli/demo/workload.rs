@@ -25,13 +25,13 @@ pub struct WorkloadArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Wait for SIGTERM.
+    /// Internal: wait for SIGTERM, as the program of a test pod.
     Idle,
     /// Keep one CPU busy and hold as much memory as `hold` has set, until SIGTERM.
     Work,
     /// Set how much memory the process `work` holds, and wait until it does.
     Hold { mib: usize },
-    /// Print a word.
+    /// Internal: print a word, for the log of a test pod.
     Say { word: String },
 }
 

@@ -121,9 +121,9 @@ enum Compression {
 pub enum ImageError {
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("starting the command")]
+    #[error("starting the async runtime of `crisp image`")]
     Start(#[source] io::Error),
-    #[error("image store {} not found", .0.display())]
+    #[error("image store {} not found; set its directory with --root", .0.display())]
     NoStore(PathBuf),
     #[error("opening the image store")]
     Open(#[from] OpenError),
@@ -133,7 +133,7 @@ pub enum ImageError {
     Daemon(Box<tonic::Status>),
     #[error("the daemon on this socket is not this version of crisp; restart it after an upgrade: {}", .0.message())]
     OtherDaemon(Box<tonic::Status>),
-    #[error("the daemon closed the connection before the operation was complete; see the daemon's log")]
+    #[error("the daemon closed the connection before the image operation was complete; see the daemon's log")]
     CutShort,
     #[error("cannot send path {0:?} to the daemon: not UTF-8")]
     Path(PathBuf),
@@ -143,9 +143,9 @@ pub enum ImageError {
     MidFile,
     #[error("cannot write an archive to a terminal; set a file with -o, or pipe stdout")]
     ToTerminal,
-    #[error("opening {}", path.display())]
+    #[error("opening the image archive {}", path.display())]
     Input { path: PathBuf, source: io::Error },
-    #[error("writing {}", path.display())]
+    #[error("writing the image archive {}", path.display())]
     Output { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Import(#[from] ImportError),
@@ -164,12 +164,12 @@ pub enum ImageError {
         .0.display()
     )]
     MayRun(PathBuf),
-    #[error("printing")]
+    #[error("printing the result of `crisp image`")]
     Print(#[source] io::Error),
     /// The reader of stdout needs no more: the export stops without an error.
     #[error("writing stdout: broken pipe")]
     ClosedPipe,
-    #[error("interrupted")]
+    #[error("crisp image was interrupted by a signal")]
     Interrupted,
 }
 

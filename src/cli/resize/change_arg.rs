@@ -20,10 +20,10 @@ pub(super) struct Change {
     /// Limit of memory plus swap: an amount, or max.
     #[arg(long, value_name = "LIMIT")]
     memory_swap: Option<Limit>,
-    /// CPU time per period, instead of a limit in --cpu; -1 removes the limit.
+    /// CPU time per period in microseconds, instead of a limit in --cpu; -1 removes the limit.
     #[arg(long, value_name = "MICROSECONDS", allow_negative_numbers = true)]
     cpu_quota: Option<i64>,
-    /// Length of the CPU period.
+    /// Length of the period of --cpu-quota in microseconds.
     #[arg(long, value_name = "MICROSECONDS")]
     cpu_period: Option<i64>,
     /// CPU weight, 2 to 262144, instead of a request in --cpu; 1024 corresponds to one CPU.
@@ -32,7 +32,7 @@ pub(super) struct Change {
     /// CPUs that the container may use, such as 0-1,3.
     #[arg(long, value_name = "LIST")]
     cpuset_cpus: Option<String>,
-    /// Memory nodes that the container may use.
+    /// Memory nodes (NUMA) that the container may use, such as 0-1.
     #[arg(long, value_name = "LIST")]
     cpuset_mems: Option<String>,
 }
@@ -42,15 +42,14 @@ pub(super) enum ChangeError {
     #[error("invalid change {0:?}: expected NAME=KEY:VALUE,… such as app=cpu:500m,memory:256Mi")]
     Form(String),
     #[error(
-        "unknown key {key:?}: expected cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus or \
-         cpuset-mems"
+        "unknown key {key:?} of a resize: expected cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus or cpuset-mems"
     )]
     Key { key: String },
-    #[error("{key} is set twice")]
+    #[error("{key} is set twice for one container")]
     Twice { key: String },
     #[error("invalid {key} {value:?}: {problem}")]
     Value { key: String, value: String, problem: String },
-    #[error("cpu and {0} cannot be combined")]
+    #[error("cpu and {0} cannot be combined: remove one of them")]
     Both(&'static str),
     #[error(transparent)]
     Amount(#[from] InvalidQuantityArg),

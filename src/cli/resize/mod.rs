@@ -81,15 +81,15 @@ pub enum ResizeError {
     Asked(&'static str),
     #[error("container {name:?} not found in pod {pod}: expected one of {}", has.join(", "))]
     NoSuchContainer { pod: String, name: String, has: Vec<String> },
-    #[error("container {0:?} is given twice")]
+    #[error("container {0:?} is given twice: combine its changes, as in web=cpu:500m,memory:256Mi")]
     Twice(String),
     #[error("container {name} is {state}: only created or running containers can be resized")]
     NotAlive { name: String, state: &'static str },
-    #[error("cgroup {0} is managed by the client; --pod-cpu and --pod-memory cannot be used")]
+    #[error("the kubelet or another client manages the pod's cgroup {0}; --pod-cpu and --pod-memory cannot be used")]
     ClientsPod(String),
     #[error("{step}{what}: {problem}; {undone}")]
     Step { step: Position, what: String, problem: String, undone: RollBack },
-    #[error("interrupted; {0}")]
+    #[error("resize interrupted; {0}")]
     Interrupted(RollBack),
 }
 

@@ -34,9 +34,9 @@ pub(super) enum InvalidQuantityArg {
     Zero,
     #[error("request {request} must not exceed limit {limit}")]
     Above { request: Quantity, limit: Quantity },
-    #[error("{0:?} has neither a request nor a limit")]
+    #[error("{0:?} has neither a request nor a limit: expected a form like 250m/500m")]
     Empty(String),
-    #[error("{0} is too large")]
+    #[error("quantity {0} is too large for a limit")]
     TooMuch(Quantity),
     #[error(transparent)]
     Limits(#[from] InvalidLimits),

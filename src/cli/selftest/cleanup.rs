@@ -28,13 +28,13 @@ pub struct SelftestCleanupArgs {
     socket: PathBuf,
     /// Runtime state directory of the daemon.
     state: PathBuf,
-    /// ID of the run.
+    /// ID of the `demo` or `check --live` run to clean up: PID-START.
     run: String,
 }
 
 /// Something could not be removed.
 #[derive(Debug, thiserror::Error)]
-#[error("removing {what}: {problem}")]
+#[error("removing {what} of a test pod of `crisp demo` or `crisp check`: {problem}")]
 pub(in super::super) struct NotRemoved {
     what: String,
     problem: String,

@@ -28,17 +28,17 @@ pub(in super::super) enum SelftestError {
     NotCrisp(#[from] NotCrisp),
     #[error(transparent)]
     Files(#[from] FilesError),
-    #[error("building an image from this program")]
+    #[error("building the test pod's image from the crisp program")]
     Image(#[source] io::Error),
-    #[error("creating the log directory {}", path.display())]
+    #[error("creating the test pod's log directory {}", path.display())]
     Logs { path: PathBuf, source: io::Error },
-    #[error("starting the cleanup process")]
+    #[error("starting the process that removes the test pod if this command is killed")]
     Watcher(#[source] io::Error),
-    #[error("reading the kernel's values")]
+    #[error("reading the test pod's limits from the kernel")]
     Kernel(#[from] cgroup::ApplyError),
     #[error("{0}")]
     Wrong(String),
-    #[error("timed out after {} s", .0.as_secs())]
+    #[error("the step with the test pod timed out after {} s; see the daemon's log", .0.as_secs())]
     Late(Duration),
     #[error(transparent)]
     Left(#[from] NotRemoved),

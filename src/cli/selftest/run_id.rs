@@ -61,7 +61,7 @@ impl fmt::Display for RunId {
 
 /// Not a run ID.
 #[derive(Debug, thiserror::Error)]
-#[error("invalid run ID {0:?}: expected PID-START")]
+#[error("invalid ID of a test pod run {0:?}: expected PID-START")]
 pub(super) struct InvalidRunId(String);
 
 impl FromStr for RunId {

@@ -27,9 +27,9 @@ pub(in super::super) struct Record {
 /// A step failed, or was not begun because of a signal.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum Failed {
-    #[error("step {step:?} failed")]
+    #[error("step {step:?} of the test pod failed")]
     Step { step: &'static str, source: SelftestError },
-    #[error("interrupted")]
+    #[error("the test pod run was interrupted by a signal")]
     Interrupted,
 }
 

@@ -55,7 +55,7 @@ enum AdminError {
     Remove { name: String, source: RemoveError },
     #[error("image {0:?} not found")]
     NoSuchImage(String),
-    #[error("{STREAMS} exports and imports are running: try again later")]
+    #[error("{STREAMS} image exports and imports are already running, the maximum: try again later")]
     TooMany,
 }
 
@@ -98,10 +98,12 @@ fn streamed<T: Send + 'static>(
     });
     let report = async move {
         match outcome(task).await {
-            Ok(()) => tracing::info!(duration = ?began.elapsed(), "done"),
-            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "client disconnected"),
+            Ok(()) => tracing::info!(duration = ?began.elapsed(), "image import, export or prune complete"),
+            Err(_) if sender.is_closed() => {
+                tracing::info!(after = ?began.elapsed(), "the client of an image import or export disconnected")
+            }
             Err(failure) => {
-                tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
+                tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "image import, export or prune failed");
                 // The client may have disconnected meanwhile.
                 sender.send(Err(failure)).await.ok();
             }
@@ -270,7 +272,7 @@ mod tests {
         });
         let refused = place(&streams).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert!(refused.message().contains("4 exports and imports are running"), "{}", refused.message());
+        assert!(refused.message().contains("4 image exports and imports are already running"), "{}", refused.message());
         end.send(()).unwrap();
         let reported: Vec<_> = answer.unwrap().into_inner().collect().await;
         assert!(reported.is_empty());

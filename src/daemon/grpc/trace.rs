@@ -140,15 +140,15 @@ impl Pending {
         let failure = failure.filter(|status| status.code() != Code::Ok);
         otel::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
         match failure {
-            None if self.changes => tracing::info!(duration = ?rounded(duration), "done"),
-            None => tracing::debug!(duration = ?rounded(duration), "done"),
+            None if self.changes => tracing::info!(duration = ?rounded(duration), "request complete"),
+            None => tracing::debug!(duration = ?rounded(duration), "request complete"),
             Some(status) => {
                 let (code, error) = (status.code(), status.message());
                 let duration = rounded(duration);
                 match self.level(&status) {
-                    Level::DEBUG => tracing::debug!(?duration, ?code, error, "refused"),
-                    Level::WARN => tracing::warn!(?duration, ?code, error, "refused"),
-                    _ => tracing::error!(?duration, ?code, error, "failed"),
+                    Level::DEBUG => tracing::debug!(?duration, ?code, error, "request refused"),
+                    Level::WARN => tracing::warn!(?duration, ?code, error, "request refused"),
+                    _ => tracing::error!(?duration, ?code, error, "request failed"),
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Drop for Pending {
         if self.open {
             self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
             otel::end(&self.span, Code::Cancelled, None);
-            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "client disconnected"));
+            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the client disconnected before the response to its request"));
         }
     }
 }
@@ -246,7 +246,7 @@ mod tests {
         let line = logged("RunPodSandbox", Ok(()));
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(line.contains(" INFO rpc{name=\"RunPodSandbox\" pod=\"abc\"}: "), "{line}");
-        assert!(line.contains("done duration="), "{line}");
+        assert!(line.contains("request complete duration="), "{line}");
     }
 
     #[test]
@@ -312,6 +312,6 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none(), Arc::default())));
-        assert!(String::from_utf8(lines.0.lock().clone()).unwrap().contains("client disconnected"));
+        assert!(String::from_utf8(lines.0.lock().clone()).unwrap().contains("the client disconnected"));
     }
 }

@@ -45,9 +45,9 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; c
 pub enum ListenError {
     #[error(transparent)]
     Socket(#[from] SocketError),
-    #[error("listening on {address}")]
+    #[error("opening the metrics endpoint at {address} (metrics.listen)")]
     Address { address: SocketAddr, source: io::Error },
-    #[error("registering the socket with the event loop")]
+    #[error("registering the socket of the metrics endpoint with the async runtime")]
     Wait(#[source] io::Error),
 }
 
@@ -107,7 +107,7 @@ impl Listener {
                 }),
             };
             if let Err(error) = accepted {
-                tracing::warn!(%error, "cannot accept a metrics connection");
+                tracing::warn!(%error, "the metrics endpoint cannot accept a connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -142,13 +142,13 @@ async fn serve_connection<P>(
         tokio::select! {
             ended = &mut connection => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a metrics connection failed");
+                    tracing::debug!(%error, "a connection to the metrics endpoint failed");
                 }
                 return;
             }
             request = tokio::time::timeout(timeout, begun.notified()) => {
                 if request.is_err() {
-                    tracing::debug!(?timeout, "closed a metrics connection without a new request");
+                    tracing::debug!(?timeout, "closed a connection to the metrics endpoint: no new request in time");
                     return;
                 }
             }
@@ -173,7 +173,7 @@ async fn respond<B>(
     match ORDINARY.run(move || page()).await {
         Ok(page) => text(StatusCode::OK, page, is_head),
         Err(_) => {
-            tracing::error!("writing the metrics panicked");
+            tracing::error!("the metrics endpoint panicked while it wrote the metrics; please report this bug");
             text(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon log\n".to_owned(), is_head)
         }
     }

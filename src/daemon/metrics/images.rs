@@ -13,18 +13,21 @@ pub(super) fn write(text: &mut Exposition, traffic: &PullTotals, usage: &Usage, 
     pulls.sample(&[("outcome", "failed")], failed);
     for (name, help, value) in [
         ("crisp_image_pull_bytes_total", "Bytes of images received over the network.", bytes),
-        ("crisp_image_pull_layers_total", "Layers pulled and unpacked.", layers),
-        ("crisp_image_pull_retries_total", "Retried requests to registries.", retries),
+        ("crisp_image_pull_layers_total", "Image layers that crisp pulled and unpacked.", layers),
+        ("crisp_image_pull_retries_total", "Requests to registries that crisp sent again after a failure.", retries),
     ] {
         text.family(name, Kind::Counter, help).sample(&[], value);
     }
-    text.family("crisp_image_pulls_in_progress", Kind::Gauge, "Image pulls in progress.").sample(&[], pulling.len());
+    text.family("crisp_image_pulls_in_progress", Kind::Gauge, "Image pulls that are in progress.")
+        .sample(&[], pulling.len());
     progress(text, pulling);
 
     let Usage { path: _, bytes, inodes } = usage;
-    text.family("crisp_image_store_bytes", Kind::Gauge, "Disk space used by images, in bytes.").sample(&[], bytes);
-    text.family("crisp_image_store_inodes", Kind::Gauge, "Files and directories used by images.").sample(&[], inodes);
-    text.family("crisp_images", Kind::Gauge, "Images in the store.").sample(&[], images);
+    text.family("crisp_image_store_bytes", Kind::Gauge, "Disk space used by crisp's image store, in bytes.")
+        .sample(&[], bytes);
+    text.family("crisp_image_store_inodes", Kind::Gauge, "Files and directories in crisp's image store.")
+        .sample(&[], inodes);
+    text.family("crisp_images", Kind::Gauge, "Images in crisp's image store.").sample(&[], images);
 }
 
 /// Concurrent pulls of one image are reported as one sample, because the labels must be unique.
@@ -34,10 +37,10 @@ fn progress(text: &mut Exposition, pulling: &[ActivePull]) {
         let known = by_image.entry(image).or_default();
         *known = (known.0.max(*bytes), known.1.max(*total));
     }
-    let came = "Bytes of layers received so far by a pull in progress.";
+    let came = "Bytes of layers that an image pull in progress has received so far.";
     let mut family = text.family("crisp_image_pull_progress_bytes", Kind::Gauge, came);
     by_image.iter().for_each(|(image, (bytes, _))| family.sample(&[("image", image)], bytes));
-    let whole = "Bytes of layers that a pull in progress must receive; 0 while unknown.";
+    let whole = "Bytes of layers that an image pull in progress must receive in total; 0 while unknown.";
     let mut family = text.family("crisp_image_pull_progress_total_bytes", Kind::Gauge, whole);
     by_image.iter().for_each(|(image, (_, total))| family.sample(&[("image", image)], total));
 }

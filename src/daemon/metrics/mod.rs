@@ -36,7 +36,11 @@ pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServ
 /// Returns all metrics as text.
 fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
     let mut text = Exposition::default();
-    let mut build = text.family("crisp_build_info", Kind::Gauge, "Version of crisp; always 1.");
+    let mut build = text.family(
+        "crisp_build_info",
+        Kind::Gauge,
+        "Version of the crisp daemon in the label; the value is always 1.",
+    );
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let store = runtime.images();
     images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());

@@ -6,17 +6,17 @@ use crate::runtime::Counts;
 pub(super) fn write(text: &mut Exposition, population: &Counts) {
     let Counts { ready, not_ready, created, running, exited, shims, listeners, log_bytes_lost, exec_bytes_dropped } =
         population;
-    let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods by state.");
+    let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods that crisp manages, by state.");
     pods.sample(&[("state", "ready")], ready);
     pods.sample(&[("state", "not_ready")], not_ready);
-    let mut containers = text.family("crisp_containers", Kind::Gauge, "Containers by state.");
+    let mut containers = text.family("crisp_containers", Kind::Gauge, "Containers that crisp manages, by state.");
     for (state, count) in [("created", created), ("running", running), ("exited", exited)] {
         containers.sample(&[("state", state)], count);
     }
-    text.family("crisp_shims", Kind::Gauge, "Shims that the daemon is connected to.").sample(&[], shims);
-    let listening = "Clients subscribed to container events.";
+    text.family("crisp_shims", Kind::Gauge, "Pods whose shim process the daemon is connected to.").sample(&[], shims);
+    let listening = "Clients subscribed to container events (GetContainerEvents).";
     text.family("crisp_event_listeners", Kind::Gauge, listening).sample(&[], listeners);
-    let lost = "Bytes of container output that could not be logged.";
+    let lost = "Bytes of container output that crisp could not write to log files; they are lost.";
     text.family("crisp_log_bytes_lost_total", Kind::Counter, lost).sample(&[], log_bytes_lost);
     let dropped = "Bytes of ExecSync output dropped because of container.exec_output_total.";
     text.family("crisp_exec_bytes_dropped_total", Kind::Counter, dropped).sample(&[], exec_bytes_dropped);

@@ -6,14 +6,14 @@ use super::text::{Exposition, Kind};
 use crate::grpc::{BOUNDS, Latency};
 
 pub(super) fn write(text: &mut Exposition, latencies: &BTreeMap<String, Latency>) {
-    let ended = "Completed requests by RPC and gRPC code.";
+    let ended = "Completed CRI requests by RPC and gRPC code.";
     let mut family = text.family("crisp_requests_total", Kind::Counter, ended);
     for (rpc, latency) in latencies {
         for (code, count) in &latency.codes {
             family.sample(&[("rpc", rpc), ("code", code)], count);
         }
     }
-    let took = "Duration of requests by RPC; for streams, the time until the stream starts.";
+    let took = "Duration of CRI requests by RPC; for streams, the time until the stream starts.";
     let mut family = text.family("crisp_request_duration_seconds", Kind::Histogram, took);
     for (rpc, Latency { classes, sum, codes: _ }) in latencies {
         let mut count = 0;

@@ -4,14 +4,14 @@ use super::text::{Exposition, Kind};
 use crate::runtime::{Outcome, ResizeOutcomes};
 
 pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
-    let ended = "Completed resizes by outcome and reason.";
+    let ended = "Completed resizes of pods and containers, by outcome and reason.";
     let mut family = text.family("crisp_resizes_total", Kind::Counter, ended);
     for outcome in Outcome::ALL {
         let (word, reason) = outcome.words();
         let labels: Vec<_> = [("outcome", word)].into_iter().chain(reason.map(|reason| ("reason", reason))).collect();
         family.sample(&labels, resizes.counted(outcome));
     }
-    let found = "Cgroup files found with a value that crisp did not write.";
+    let found = "Number of times that crisp found a cgroup limit that something else had changed.";
     text.family("crisp_resource_drift_total", Kind::Counter, found).sample(&[], resizes.drifted());
     let now = "Pods and containers whose limits currently differ from what crisp applied.";
     text.family("crisp_resource_drifting", Kind::Gauge, now).sample(&[], resizes.drifting());

@@ -4,7 +4,7 @@ use super::text::{Exposition, Kind};
 use crate::otel::SpanCounters;
 
 pub(super) fn write(text: &mut Exposition, counters: &SpanCounters) {
-    let ended = "Spans of requests by outcome: exported to the collector or dropped.";
+    let ended = "Trace spans of CRI requests by outcome: exported to the collector or dropped.";
     let mut family = text.family("crisp_spans_total", Kind::Counter, ended);
     family.sample(&[("outcome", "exported")], counters.exported());
     family.sample(&[("outcome", "dropped")], counters.dropped());

@@ -35,7 +35,7 @@ impl ExporterHandle {
         // Fails only if the task has ended already.
         self.end.send(()).ok();
         if tokio::time::timeout(LAST, &mut self.task).await.is_err() {
-            tracing::warn!("the trace collector did not accept the last spans");
+            tracing::warn!("the trace collector did not accept the last spans before the daemon's exit; they are lost");
             self.task.abort();
         }
     }
@@ -123,7 +123,11 @@ impl Exporter {
         let rejected = u64::try_from(partial.rejected_spans).unwrap_or(0);
         if rejected > 0 && !self.failing {
             self.failing = true;
-            tracing::warn!(rejected, reason = partial.error_message, "the trace collector rejected spans");
+            tracing::warn!(
+                rejected,
+                reason = partial.error_message,
+                "the trace collector rejected spans; they are lost"
+            );
         }
         Ok(rejected)
     }

@@ -85,7 +85,7 @@ impl Runtime {
         // The directory may be removed already, and the cgroup created after that.
         let noted = safe_fs::private_dir(&dir).and_then(|()| safe_fs::write_json(&dir.join(INTENT_FILE), intent));
         if let Err(error) = noted {
-            tracing::warn!(container = %id, error = chain(&error), "cannot record the intent of an abandoned container; parts of it may remain");
+            tracing::warn!(container = %id, error = chain(&error), "cannot write the cleanup record (intent.json) of a container whose creation was aborted; parts of it may remain");
         }
         self.cleanup_container(pod, id).await;
         if matches!(self.pods.find(pod.as_str()), Ok(None)) {
@@ -160,7 +160,11 @@ impl Runtime {
         let mut pending_cleanup = self.pending_cleanup.lock();
         pending_cleanup.retain(|d| *d != pending);
         if !left.is_empty() {
-            tracing::warn!(?pending, ?left, "cleanup failed; will retry");
+            tracing::warn!(
+                ?pending,
+                ?left,
+                "cannot remove everything that belongs to a removed or failed pod or container; will retry"
+            );
             pending_cleanup.push(pending);
         }
     }

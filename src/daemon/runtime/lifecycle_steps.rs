@@ -63,10 +63,12 @@ impl Runtime {
         let (pod, container) = step.ids();
         match (container, step) {
             (Some(container), Step::UpdateContainer(_, update)) => {
-                tracing::debug!(step = step.name(), %pod, %container, limits = ?update.limits, "lifecycle");
+                tracing::debug!(step = step.name(), %pod, %container, limits = ?update.limits, "reached a step in the life of a container");
             }
-            (Some(container), _) => tracing::debug!(step = step.name(), %pod, %container, "lifecycle"),
-            (None, _) => tracing::debug!(step = step.name(), %pod, "lifecycle"),
+            (Some(container), _) => {
+                tracing::debug!(step = step.name(), %pod, %container, "reached a step in the life of a container")
+            }
+            (None, _) => tracing::debug!(step = step.name(), %pod, "reached a step in the life of a pod"),
         }
     }
 }

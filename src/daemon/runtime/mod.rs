@@ -66,7 +66,7 @@ pub(crate) enum OpenError {
     Cgroups(#[from] cgroup::DetectError),
     #[error("cgroup.driver is \"systemd\", but systemd cannot be reached")]
     Systemd(#[from] cgroup::SystemdError),
-    #[error("network.bridge")]
+    #[error("invalid settings in [network.bridge]")]
     Network(#[from] net::bridge::SettingsError),
     #[error(transparent)]
     Shim(#[from] SpawnError),

@@ -48,7 +48,10 @@ impl Runtime {
     pub(super) fn collect_orphaned_layers(&self) {
         match safe_fs::list_names(&self.layout.writable_layers()) {
             Ok(names) => self.reclaim_all_orphaned(names),
-            Err(error) => tracing::error!(error = chain(&error), "cannot list writable layers; keeping unused layers"),
+            Err(error) => tracing::error!(
+                error = chain(&error),
+                "cannot list the writable layers of containers; unused image layers stay on disk until the next start"
+            ),
         }
     }
 
@@ -82,7 +85,7 @@ impl Runtime {
                         tracing::warn!(
                             name,
                             error = chain(&error),
-                            "cannot remove a writable layer of the replaced daemon"
+                            "cannot remove the writable layer of a container that the previous daemon left incomplete"
                         );
                     }
                 }
@@ -99,7 +102,7 @@ impl Runtime {
                 tracing::error!(
                     name,
                     error = chain(&error),
-                    "cannot read the owner of a writable layer; keeping all image layers"
+                    "cannot determine the container of a writable layer; keeping all image layers, will retry"
                 );
                 false
             }
@@ -125,7 +128,11 @@ impl Runtime {
         }
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {
-                tracing::warn!(container = name, error = chain(&error), "cannot reserve the container's image layers");
+                tracing::warn!(
+                    container = name,
+                    error = chain(&error),
+                    "cannot reserve the image layers of an existing container; its image may lose layers that it uses"
+                );
             }
         }
         Ok(())

@@ -18,9 +18,9 @@ use crate::store::NetworkKind;
 pub(crate) enum SetPodCidrError {
     #[error("runtime_config.network_config.pod_cidr: {0:?} is not a CIDR or a comma-separated list of CIDRs")]
     Form(String),
-    #[error("runtime_config.network_config.pod_cidr")]
+    #[error("cannot set runtime_config.network_config.pod_cidr as address pools of the built-in bridge")]
     Bridge(#[from] PoolInUse),
-    #[error("runtime_config.network_config.pod_cidr")]
+    #[error("cannot write a CNI configuration for runtime_config.network_config.pod_cidr")]
     Cni(#[from] PodCidrError),
     #[error(transparent)]
     Disk(#[from] FileError),
@@ -49,9 +49,11 @@ impl Runtime {
     fn apply_pod_cidr(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), SetPodCidrError> {
         if self.settings().network.mode != NetworkMode::Bridge {
             match self.networks.cni().set_pod_cidrs(ranges)? {
-                Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI configuration"),
+                Rendered::Written(file) => {
+                    tracing::info!(ranges, file = %file.display(), "wrote a CNI configuration for the pod CIDRs of the kubelet")
+                }
                 Rendered::NotNeeded(file) => {
-                    tracing::info!(ranges, file = %file.display(), "a CNI configuration exists; ignoring the client's pod CIDR");
+                    tracing::info!(ranges, file = %file.display(), "ignoring the pod CIDRs of the kubelet: a CNI configuration exists");
                 }
                 Rendered::NoCidr | Rendered::NoTemplate | Rendered::Unchanged(_) => {}
             }
@@ -72,7 +74,10 @@ impl Runtime {
             None => Ok(()),
         });
         if let Err(error) = taken {
-            tracing::warn!(error = chain(&error), "cannot use the pod CIDR of an earlier request");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot apply the recorded pod CIDRs of the kubelet to the built-in bridge"
+            );
         }
     }
 

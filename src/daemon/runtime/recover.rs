@@ -38,11 +38,11 @@ impl Runtime {
                     work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
                 }
                 Ok(None) => {
-                    tracing::info!(pod = %id, "removing an incomplete pod");
+                    tracing::info!(pod = %id, "removing a pod that the previous daemon left incomplete");
                     work.spawn(async move { drop(runtime.cleanup_pod(&id).await) });
                 }
                 Err(why) => {
-                    tracing::error!(pod = %id, %why, "the pod can only be listed, stopped and removed");
+                    tracing::error!(pod = %id, %why, "the record of the pod is unreadable: the pod can only be listed, stopped and removed");
                     let why = Arc::new(why);
                     let containers = self.recover_containers(&id, Some(&why));
                     let record = self.unreadable_pod(&id, &why, &containers.found);
@@ -54,7 +54,10 @@ impl Runtime {
         self.recover_networks().await;
         let all = async { while work.join_next().await.is_some() {} };
         if tokio::time::timeout(FIND_WITHIN, all).await.is_err() {
-            tracing::warn!(pods = work.len(), "some shims have not answered yet; connecting in the background");
+            tracing::warn!(
+                pods = work.len(),
+                "the shims of some pods have not answered yet after the daemon's start; connecting in the background"
+            );
         }
         work.detach_all();
         Ok(())
@@ -94,7 +97,7 @@ impl Runtime {
                 }
                 Ok(None) => containers.unfinished.push(id),
                 Err(why) => {
-                    tracing::error!(%pod, container = %id, %why, "the container can only be listed, stopped and removed");
+                    tracing::error!(%pod, container = %id, %why, "the record of the container is unreadable: it can only be listed, stopped and removed");
                     containers.found.push(self.unreadable_container(pod, &id, &Arc::new(why)));
                 }
             }
@@ -128,7 +131,7 @@ impl Runtime {
             PodState::NotReady => {}
         }
         for container in unfinished {
-            tracing::info!(pod = %id, container = %container, "removing an incomplete container");
+            tracing::info!(pod = %id, container = %container, "removing a container that the previous daemon left incomplete");
             self.cleanup_container(id, &container).await;
             self.note_unfinished(&container);
         }
@@ -164,12 +167,12 @@ mod tests {
         let read = |id: &str| read::<PodRecord>(dir.path(), POD_FILE, id);
         assert_eq!(read(good.id.as_str()), Ok(None));
         for (content, said) in [
-            (r#"{"version":1,"id":"x"}"#, "pod.json has version 1, and this daemon reads version 2"),
-            (r#"{"version":99}"#, "pod.json has version 99, and this daemon reads version 2"),
-            (r#"{"version":2}"#, "pod.json is damaged: missing field `id`"),
-            (r#"{"id":"x"}"#, "pod.json is damaged: missing version"),
-            ("{", "pod.json is damaged: EOF while parsing an object at line 1 column 1"),
-            ("", "pod.json is damaged: EOF while parsing a value at line 1 column 0"),
+            (r#"{"version":1,"id":"x"}"#, "record pod.json has version 1, and this daemon reads version 2"),
+            (r#"{"version":99}"#, "record pod.json has version 99, and this daemon reads version 2"),
+            (r#"{"version":2}"#, "record pod.json is damaged: missing field `id`"),
+            (r#"{"id":"x"}"#, "record pod.json is damaged: missing version"),
+            ("{", "record pod.json is damaged: EOF while parsing an object at line 1 column 1"),
+            ("", "record pod.json is damaged: EOF while parsing a value at line 1 column 0"),
         ] {
             std::fs::write(&path, content).unwrap();
             assert_eq!(read(good.id.as_str()).unwrap_err().to_string(), said, "{content}");

@@ -38,7 +38,7 @@ impl Runtime {
                     SandboxEvent::Event(Event::Exited { container, exit }) => runtime.exited(&container, exit),
                     SandboxEvent::Event(Event::LogLost { container, bytes, error }) => {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-                        tracing::warn!(%container, bytes, error, "cannot log container output; it is lost");
+                        tracing::warn!(%container, bytes, error, "container output is lost: cannot write the container's log file");
                     }
                     // The shim client delivers it to the caller that waits.
                     SandboxEvent::Event(Event::ExecExited { .. }) => {}
@@ -62,7 +62,7 @@ impl Runtime {
     ) {
         if let Err(error) = entry.update(&self.layout, |record| record.state = change(&record.state)) {
             let container = &entry.get().id;
-            tracing::warn!(%container, error = chain(&error), "cannot record the state of a container");
+            tracing::warn!(%container, error = chain(&error), "cannot write the state of a container to its record");
         }
         if entry.get().state.pid().is_none() {
             entry.samples().files.close();
@@ -171,7 +171,7 @@ impl Runtime {
             let cgroup = self.cgroup(&record.cgroup);
             let wait = self.settings().stop.kill_wait;
             if let Err(error) = blocking_stop(move || cgroup.kill_all(wait)).await {
-                tracing::warn!(container = %record.id, error = chain(&error), "process still alive after SIGKILL");
+                tracing::warn!(container = %record.id, error = chain(&error), "a process of the container is still alive after SIGKILL");
             }
             if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
@@ -188,7 +188,7 @@ impl Runtime {
     /// dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
-            tracing::warn!(pod = %pod.get().id, error = chain(&error), "cannot record that the pod has stopped");
+            tracing::warn!(pod = %pod.get().id, error = chain(&error), "cannot write to the pod's record that the pod has stopped");
         }
         self.publish_pod_events(pod);
     }

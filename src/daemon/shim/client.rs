@@ -96,7 +96,11 @@ impl ShimClient {
             Response::Hello { protocol, release, pid: _, opens_paths } => {
                 shared.opens_paths = opens_paths;
                 if release != env!("CARGO_PKG_VERSION") {
-                    tracing::info!(shim = release, protocol, "the shim has another release");
+                    tracing::info!(
+                        shim = release,
+                        protocol,
+                        "the pod's shim is of another crisp release; the daemon supports its protocol"
+                    );
                 }
                 if !(OLDEST..=PROTOCOL).contains(&protocol) {
                     shared.foreign = Some((release, protocol));
@@ -216,7 +220,7 @@ impl Reader {
                 Ok(Some(Ok(message))) => self.take(message),
                 // A message of a newer shim that this daemon does not know.
                 Ok(Some(Err((error, Some(number))))) => self.answer(number, Err(error.into())),
-                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "received an unknown message from a shim"),
+                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "ignored an unknown message from a pod's shim"),
                 Ok(None) | Err(_) => break,
             }
         }

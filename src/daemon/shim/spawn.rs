@@ -14,11 +14,11 @@ use super::pid_file;
 pub enum SpawnError {
     #[error("loading the shim program {path}")]
     Program { path: PathBuf, source: io::Error },
-    #[error("listening on {path}")]
+    #[error("creating the socket of the pod's shim {path}")]
     Listen { path: PathBuf, source: io::Error },
-    #[error("starting the shim")]
+    #[error("starting the pod's shim")]
     Start(#[source] io::Error),
-    #[error("recording the shim's process in {dir}")]
+    #[error("recording the process of the pod's shim in {dir}")]
     Note { dir: PathBuf, source: io::Error },
 }
 

@@ -27,9 +27,9 @@ const SHOWN_MAX: usize = 40;
 /// The reason why a record cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unreadable {
-    #[error("{file} has version {found}, and this daemon reads version {VERSION}")]
+    #[error("record {file} has version {found}, and this daemon reads version {VERSION}")]
     Version { file: &'static str, found: String },
-    #[error("{file} is damaged: {problem}")]
+    #[error("record {file} is damaged: {problem}")]
     Damaged { file: &'static str, problem: String },
 }
 

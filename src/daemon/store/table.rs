@@ -20,7 +20,7 @@ use super::stop_waiters::StopWaiters;
 
 /// An ID prefix with several matches.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is ambiguous: it matches several ids")]
+#[error("ID {0:?} is ambiguous: it matches several ids")]
 pub(crate) struct AmbiguousId(String);
 
 /// The file of a pod's record.

@@ -74,7 +74,9 @@ impl StreamHandler {
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.exec_stream(&container, command, wants, remote).await,
-                            Err(error) => tracing::debug!(%container, %error, "exec"),
+                            Err(error) => {
+                                tracing::debug!(%container, %error, "exec over a streaming connection failed")
+                            }
                         }
                     });
                     response
@@ -86,7 +88,9 @@ impl StreamHandler {
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.attach_stream(&container, wants, remote).await,
-                            Err(error) => tracing::debug!(%container, %error, "attach"),
+                            Err(error) => {
+                                tracing::debug!(%container, %error, "attach over a streaming connection failed")
+                            }
                         }
                     });
                     response
@@ -121,12 +125,12 @@ impl StreamHandler {
                     tokio::select! {
                         () = work(Arc::clone(&runtime), io) => {}
                         () = place.lost() => {
-                            tracing::warn!(pod = %place.pod(), "disconnected a streaming client: all places are in use, and its pod has the most");
+                            tracing::warn!(pod = %place.pod(), "too many streaming clients: disconnected one of the pod that has the most");
                         }
                     }
                     runtime.request_trim();
                 }
-                Ok(None) => tracing::error!("unknown type of streaming connection"),
+                Ok(None) => tracing::error!("unknown type of streaming connection; please report this bug"),
                 Err(error) => tracing::debug!(error = chain(&error), "a streaming client disconnected"),
             }
         };

@@ -34,9 +34,9 @@ const ALIVE_PROBES: u32 = 4;
 /// The streaming server could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    #[error("listening on {address}")]
+    #[error("opening the server for exec, attach and port-forward at {address}")]
     Bind { address: SocketAddr, source: io::Error },
-    #[error("setting up TLS")]
+    #[error("setting up TLS of the streaming server (stream.cert and stream.key)")]
     Tls(#[from] InvalidIdentity),
 }
 
@@ -113,7 +113,7 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHand
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a streaming connection");
+                tracing::warn!(%error, "the streaming server cannot accept a connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

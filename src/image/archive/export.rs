@@ -42,7 +42,7 @@ pub enum Compress {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The list of images is empty.
-    #[error("no image given")]
+    #[error("no image given to export: give the tag or ID of at least one image")]
     Nothing,
     /// An image does not exist.
     #[error("image {0:?} not found")]
@@ -77,10 +77,10 @@ pub enum ExportError {
     #[error("the config of image {0} has changed on disk: remove the image and pull or import it again")]
     Config(Digest),
     /// The archive could not be written.
-    #[error("writing the archive")]
+    #[error("writing the image archive")]
     Write(#[source] io::Error),
     /// The caller cancelled the export.
-    #[error("the export was cancelled")]
+    #[error("the image export was cancelled")]
     GivenUp,
     /// The store failed.
     #[error(transparent)]

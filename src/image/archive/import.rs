@@ -30,7 +30,7 @@ use crate::tar::reader::TarError;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// A read failed.
-    #[error("reading {what} of {}", path.display())]
+    #[error("reading {what} of the image archive {}", path.display())]
     Read {
         /// The archive.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum ImportError {
         source: io::Error,
     },
     /// The file is not a tar archive.
-    #[error("reading {} as an archive", path.display())]
+    #[error("reading the image archive {}", path.display())]
     Tar {
         /// The archive.
         path: PathBuf,
@@ -48,16 +48,16 @@ pub enum ImportError {
         source: TarError,
     },
     /// The path is not a file, a directory or a pipe.
-    #[error("{} is not a file, a directory or a pipe", .0.display())]
+    #[error("cannot import images from {}: not a file, a directory or a pipe", .0.display())]
     NoFile(PathBuf),
     /// The caller cancelled the import.
-    #[error("the import was cancelled")]
+    #[error("the image import was cancelled")]
     GivenUp,
     /// The archive is neither an OCI layout nor a docker archive.
     #[error("{} is not an image archive: expected index.json or manifest.json", .0.display())]
     Unknown(PathBuf),
     /// A part is missing.
-    #[error("{name} not found in {}", path.display())]
+    #[error("{name} not found in the image archive {}", path.display())]
     Missing {
         /// The archive.
         path: PathBuf,
@@ -65,7 +65,7 @@ pub enum ImportError {
         name: String,
     },
     /// A part is larger than the limit.
-    #[error("{name} of {} is larger than {limit} bytes", path.display())]
+    #[error("{name} in the image archive {} is larger than {limit} bytes", path.display())]
     TooLarge {
         /// The archive.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum ImportError {
         limit: u64,
     },
     /// The archive has more items than crisp keeps in memory.
-    #[error("{} has more than {limit} {what}", path.display())]
+    #[error("the image archive {} has more than {limit} {what}", path.display())]
     TooMany {
         /// The archive.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum ImportError {
         limit: usize,
     },
     /// The content of a part does not match its digest.
-    #[error("{wanted} in {}: content does not match the digest", path.display())]
+    #[error("the image archive {} is damaged: the content of {wanted} does not match this digest", path.display())]
     Digest {
         /// The archive.
         path: PathBuf,
@@ -107,7 +107,7 @@ pub enum ImportError {
         source: ManifestError,
     },
     /// A layer could not be unpacked.
-    #[error("unpacking {}", path.display())]
+    #[error("unpacking the layers of the image archive {}", path.display())]
     Unpack {
         /// The archive.
         path: PathBuf,

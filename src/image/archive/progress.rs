@@ -22,7 +22,7 @@ pub type ProgressFn<'a> = &'a (dyn Fn(Progress) -> ControlFlow<()> + Sync);
 
 /// The work was cancelled; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("cancelled")]
+#[error("the image import or export was cancelled")]
 struct Cancelled;
 
 /// Sums up the work of several threads.

@@ -14,7 +14,7 @@ const WINDOW_TOO_LARGE: usize = 0usize.wrapping_sub(16);
 
 /// A zstd frame needs a larger window than the memory limit allows; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("a zstd frame needs a window of more than {0} bytes, the share of one layer in image.pull_memory")]
+#[error("a layer needs a zstd window of more than {0} bytes, its share of image.pull_memory: raise that setting")]
 pub(crate) struct WindowTooLarge(pub(crate) u64);
 
 /// Decompresses gzip or zstd, detected by the first bytes; other data is passed through.

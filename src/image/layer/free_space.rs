@@ -35,7 +35,7 @@ impl Default for Reserve {
 
 /// Unpacking would use the reserve.
 #[derive(Debug, thiserror::Error)]
-#[error("no space left for layers in {}: {free} {unit} are free, {wanted} needed, {reserve} must stay free", directory.display())]
+#[error("no space left for image layers in {}: {free} {unit} are free, {wanted} needed, {reserve} must stay free", directory.display())]
 pub struct NoRoom {
     directory: PathBuf,
     unit: &'static str,

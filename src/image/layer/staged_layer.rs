@@ -194,7 +194,7 @@ impl Drop for Staged {
         {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "cannot remove a partly unpacked layer; it will be removed at the next start"
+                "cannot remove a partly unpacked image layer; the next start of the daemon removes it"
             );
         }
     }

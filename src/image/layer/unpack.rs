@@ -21,7 +21,7 @@ const BUFFER: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The blob has another digest than requested.
-    #[error("layer blob {wanted}: received content with digest {found}")]
+    #[error("received image layer {wanted} with another digest: {found}")]
     Blob {
         /// The digest in the manifest.
         wanted: Digest,
@@ -29,7 +29,7 @@ pub enum UnpackError {
         found: Digest,
     },
     /// The blob has another length than in the manifest.
-    #[error("layer blob {blob}: received {found} bytes, expected {wanted}")]
+    #[error("received image layer {blob} with {found} bytes, expected {wanted}")]
     Length {
         /// The blob.
         blob: Digest,
@@ -39,7 +39,7 @@ pub enum UnpackError {
         found: u64,
     },
     /// The tar stream has another digest than in the image config.
-    #[error("layer {wanted}: unpacked tar stream has digest {found}")]
+    #[error("image layer {wanted} unpacks to content with another digest: {found}")]
     DiffId {
         /// The diff id in the config.
         wanted: Digest,
@@ -47,16 +47,18 @@ pub enum UnpackError {
         found: Digest,
     },
     /// The layer is larger than the configured limit.
-    #[error("layer is larger than {0} bytes")]
+    #[error("the unpacked image layer is larger than {0} bytes")]
     TooLarge(u64),
     /// Decompression needs more memory than a layer may use.
-    #[error("layer cannot be decompressed in {0} bytes of memory, the share of one layer in image.pull_memory")]
+    #[error(
+        "decompressing an image layer needs more than {0} bytes, its share of image.pull_memory: raise that setting"
+    )]
     Window(u64),
     /// The tar stream could not be unpacked.
     #[error(transparent)]
     Untar(#[from] UntarError),
     /// The blob could not be read or decompressed.
-    #[error("reading layer {layer}")]
+    #[error("reading the content of image layer {layer}")]
     Read {
         /// The layer's diff id.
         layer: Digest,

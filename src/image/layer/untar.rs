@@ -63,7 +63,7 @@ pub enum UntarError {
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
     /// The layer has more entries than allowed.
-    #[error("layer has more than {0} entries")]
+    #[error("the image layer has more than {0} entries, the maximum")]
     TooMany(u64),
 }
 

@@ -24,7 +24,7 @@ pub enum FetchError {
     #[error("setting up the registry client")]
     Client(#[source] Box<dyn Error + Send + Sync>),
     /// The request could not be sent, or the response was interrupted.
-    #[error("requesting {url}")]
+    #[error("requesting {url} from the registry")]
     Transfer {
         /// The URL.
         url: String,
@@ -42,7 +42,7 @@ pub enum FetchError {
         source: reqwest::Error,
     },
     /// The response, or its next part, did not arrive.
-    #[error("{url}: no progress for {} s", after.as_secs_f32())]
+    #[error("downloading {url}: no progress for {} s", after.as_secs_f32())]
     Stalled {
         /// The URL.
         url: String,
@@ -50,7 +50,7 @@ pub enum FetchError {
         after: Duration,
     },
     /// A document did not arrive completely in time.
-    #[error("{url}: response incomplete after {} s", after.as_secs_f32())]
+    #[error("requesting {url}: the registry's response is incomplete after {} s", after.as_secs_f32())]
     Slow {
         /// The URL.
         url: String,
@@ -58,7 +58,7 @@ pub enum FetchError {
         after: Duration,
     },
     /// The registry returned an error status.
-    #[error("{url} returned {status}")]
+    #[error("the registry returned {status} for {url}")]
     Status {
         /// The URL.
         url: String,
@@ -68,7 +68,7 @@ pub enum FetchError {
         wait: Option<Duration>,
     },
     /// The registry requires other credentials, or any.
-    #[error("{url}: credentials missing or rejected")]
+    #[error("the registry requires credentials for {url}, or rejected those that it received")]
     Unauthorized {
         /// The URL.
         url: String,
@@ -82,7 +82,9 @@ pub enum FetchError {
         why: &'static str,
     },
     /// The download was aborted to free its place for other registries.
-    #[error("{registry}: download aborted at {rate} bytes/s, since layers of other registries are waiting")]
+    #[error(
+        "download from registry {registry} aborted at {rate} bytes/s, since layers of other registries are waiting"
+    )]
     Overtaken {
         /// The registry.
         registry: String,
@@ -91,8 +93,7 @@ pub enum FetchError {
     },
     /// A response names a server at an address that only this node can reach.
     #[error(
-        "{url}: the {by} refers to this node, a link-local address or a metadata service; to allow it, add \
-         a section for that server under [registries]"
+        "pull refused: the {by} of {url} refers to this node, a link-local address or a metadata service; to allow it, add a section for that server under [registries]"
     )]
     LocalAddress {
         /// The registry's URL.
@@ -101,7 +102,7 @@ pub enum FetchError {
         by: &'static str,
     },
     /// The response is larger than the limit.
-    #[error("{url} sent more than {limit} bytes")]
+    #[error("downloading {url}: the registry sent more than {limit} bytes")]
     TooLarge {
         /// The URL.
         url: String,
@@ -109,7 +110,7 @@ pub enum FetchError {
         limit: u64,
     },
     /// Content with another digest.
-    #[error("{url}: received content with digest {found}, expected {wanted}")]
+    #[error("downloading {url}: received content with digest {found}, expected {wanted}")]
     Digest {
         /// The URL.
         url: String,
@@ -119,7 +120,7 @@ pub enum FetchError {
         found: Digest,
     },
     /// Content of another size than in its descriptor.
-    #[error("{url}: received {found} bytes, expected {wanted}")]
+    #[error("downloading {url}: received {found} bytes, expected {wanted}")]
     Size {
         /// The URL.
         url: String,
@@ -129,7 +130,7 @@ pub enum FetchError {
         found: u64,
     },
     /// A blob is still incomplete after all retries.
-    #[error("blob {blob}: incomplete after {came} bytes")]
+    #[error("downloading layer {blob}: the registry ended the response after {came} bytes")]
     Short {
         /// The blob.
         blob: Digest,

@@ -184,14 +184,14 @@ impl Progress {
                 return done;
             }
             let ActivePull { image, since, bytes, total, layers, layers_total } = self.counts.now();
-            tracing::info!(image, seconds = since.as_secs(), bytes, total, layers, layers_total, "pulling");
+            tracing::info!(image, seconds = since.as_secs(), bytes, total, layers, layers_total, "pulling an image");
         }
     }
 
     /// Logs the end of a pull that had something to download.
     pub(crate) fn log_end(&self) {
         let ActivePull { image, since, bytes, total: _, layers, layers_total: _ } = self.counts.now();
-        tracing::info!(image, seconds = since.as_secs_f32(), bytes, layers, "pulled");
+        tracing::info!(image, seconds = since.as_secs_f32(), bytes, layers, "pulled an image");
     }
 }
 

@@ -149,7 +149,7 @@ impl Pull {
         progress.succeed();
         match is_new {
             true => progress.log_end(),
-            false => tracing::debug!(image = %self.image, "image already present"),
+            false => tracing::debug!(image = %self.image, "no pull needed: the image is already present"),
         }
         Ok(image)
     }
@@ -208,7 +208,7 @@ impl Pull {
             if let Some(lock) = self.turn_of(&key, &moved).await {
                 return (key, lock);
             }
-            tracing::debug!(key, "not waiting for a pull that makes almost no progress");
+            tracing::debug!(key, "downloading content again: another pull of it makes almost no progress");
             key.push('+');
         }
     }
@@ -301,7 +301,7 @@ impl Pull {
         // A mirror may lack content.
         if tried.errors().any(|error| error.kind() != model::ErrorKind::NotFound) {
             let (image, endpoint) = (&self.image, remote.name());
-            tracing::warn!(%image, endpoint, error = chain(&tried), "endpoint failed; used another endpoint");
+            tracing::warn!(%image, endpoint, error = chain(&tried), "a registry endpoint failed; another endpoint of the registry served the pull");
         }
     }
 

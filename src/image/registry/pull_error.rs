@@ -16,7 +16,7 @@ pub enum PullError {
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
     /// All endpoints failed.
-    #[error("fetching {image}")]
+    #[error("pulling image {image}")]
     Fetch {
         /// The image.
         image: String,
@@ -30,7 +30,7 @@ pub enum PullError {
         tried: Vec<PullError>,
     },
     /// The image is not supported.
-    #[error("image {image}")]
+    #[error("cannot use image {image}")]
     Manifest {
         /// The image.
         image: String,
@@ -38,7 +38,7 @@ pub enum PullError {
         source: ManifestError,
     },
     /// A layer could not be unpacked.
-    #[error("unpacking {image}")]
+    #[error("unpacking image {image}")]
     Unpack {
         /// The image.
         image: String,
@@ -49,7 +49,7 @@ pub enum PullError {
     #[error(transparent)]
     Disk(#[from] FileError),
     /// A task of the pull panicked or was cancelled.
-    #[error("pulling {0} was interrupted")]
+    #[error("pulling image {0} was interrupted: pull it again")]
     Cut(String),
 }
 

@@ -97,7 +97,9 @@ impl Repository {
             Err(error @ FetchError::Unauthorized { .. }) => return Err(error),
             // Some registries do not support HEAD for blobs, or redirect to a server that supports
             // only GET.
-            Err(error) => tracing::debug!(%error, "HEAD request for a blob failed; requesting its first byte"),
+            Err(error) => {
+                tracing::debug!(%error, "the registry refused a HEAD request for a layer; requesting its first byte instead")
+            }
         }
         let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=0-0"))]);
         self.send_authorized(Method::GET, url, &headers).await.map(drop)
@@ -166,7 +168,7 @@ impl Repository {
                 other => return other,
             };
             let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
-            tracing::debug!(%error, ?pause, "retrying the request");
+            tracing::debug!(%error, ?pause, "a request to the registry failed; will retry");
             self.http.counters.retried();
             tokio::time::sleep(pause).await;
         }

@@ -21,13 +21,13 @@ pub enum RootfsError {
     #[error("{0}")]
     Mount(&'static str, #[source] io::Error),
     /// The thread could not be started, or panicked.
-    #[error("running the thread that reads an image")]
+    #[error("starting the thread that reads files of an image")]
     Thread(#[source] io::Error),
     /// A file in the image could not be read.
-    #[error("reading {0} in the image")]
+    #[error("reading the file {0} of the image")]
     Read(&'static str, #[source] io::Error),
     /// A file in the image is larger than the limit.
-    #[error("{0} in the image is larger than {1} bytes")]
+    #[error("the file {0} of the image is larger than {1} bytes")]
     TooLarge(&'static str, u64),
 }
 

@@ -49,7 +49,7 @@ pub enum UserError {
     #[error("run_as_group is set without run_as_user or run_as_username")]
     GroupAlone,
     /// An empty name next to a colon, or several colons.
-    #[error("invalid image user {0:?}: expected user[:group]")]
+    #[error("invalid user {0:?} in the image config: expected user[:group]")]
     Malformed(String),
 }
 

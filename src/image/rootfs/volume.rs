@@ -47,7 +47,7 @@ pub enum VolumeError {
     #[error(transparent)]
     View(#[from] RootfsError),
     /// The path has a symlink loop, leads through a file, or is too long.
-    #[error("finding {path:?} in the image")]
+    #[error("finding the volume {path:?} in the image")]
     Find {
         /// The path in the image.
         path: PathBuf,
@@ -55,10 +55,10 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// A volume must be a directory.
-    #[error("{0:?} in the image is not a directory")]
+    #[error("the volume {0:?} in the image is not a directory")]
     NotADirectory(PathBuf),
     /// The copy failed.
-    #[error("copying {path:?} of the image")]
+    #[error("copying the volume {path:?} of the image")]
     Copy {
         /// The path in the image.
         path: PathBuf,

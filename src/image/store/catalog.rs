@@ -45,12 +45,11 @@ const QUALIFIED_ID_PREFIX_MIN: usize = 12;
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("image store {} is in use by another process", .0.display())]
+    #[error("image store {} is in use by another process: stop it, or set another root directory", .0.display())]
     InUse(PathBuf),
     /// The store was written by another version of crisp.
     #[error(
-        "{} has format {found}, this version reads format {VERSION} only: remove the image store, or use the version that \
-         wrote it", path.display()
+        "image store file {} has format {found}, this crisp reads format {VERSION} only: remove the image store, or use the release that wrote it", path.display()
     )]
     Version {
         /// The record.

@@ -249,7 +249,7 @@ impl Catalog {
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "cannot record the registry of a layer; it will be downloaded again"
+                    "cannot record from which registry a layer came; later pulls may download it again"
                 );
             }
         }
@@ -344,7 +344,7 @@ impl Catalog {
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    "cannot remove a moved tag from the older record"
+                    "an image tag moved to another image: cannot update the record of the old image"
                 );
             }
             durable::crash_point(&self.root, "tag taken from the other");

@@ -149,7 +149,10 @@ fn unpacking_leaves_a_reserve_for_the_node() {
         let error = try_add(&store, &[tar], "a.b/x:1").unwrap_err();
         let words = text(error.cause());
         assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{words}");
-        assert!(words.contains("no space left for layers") && words.contains(&format!("{unit} are free")), "{words}");
+        assert!(
+            words.contains("no space left for image layers") && words.contains(&format!("{unit} are free")),
+            "{words}"
+        );
         assert_eq!((store.usage(), names(&disk.store().join("tmp"))), (before.clone(), Vec::new()), "{words}");
     }
     add(&store, &[layer(1)], "a.b/x:1");

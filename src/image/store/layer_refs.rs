@@ -22,10 +22,10 @@ use crate::store::load::{entries, unreferenced_chain_id};
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
     /// The image is not in the store, or no longer.
-    #[error("image {0} is not in the store")]
+    #[error("image {0} is not in the image store: pull it first")]
     NoSuchImage(Digest),
     /// The layer is not in the store.
-    #[error("layer {0} is not in the store")]
+    #[error("layer {0} is not in the image store")]
     NoSuchLayer(LayerNumber),
     /// Files of the image are missing on disk, so it was removed from the store.
     #[error("image {0} was removed because files of a layer are missing: pull or import it again")]
@@ -223,7 +223,7 @@ impl Drop for Pin {
         if let Err(error) = self.catalog.free() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "cannot free unused layers; they stay until the next sweep"
+                "cannot remove unused image layers; they stay on disk until the next removal of unused layers"
             );
         }
     }

@@ -30,7 +30,10 @@ pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), FileError
             if path.is_dir() && !path.is_symlink() { safe_fs::remove_dir(&path) } else { safe_fs::remove_file(&path) };
         if let Err(error) = removed {
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "cannot remove a leftover in tmp; it stays until the next start");
+            tracing::warn!(
+                error,
+                "cannot remove a leftover in the image store's tmp directory; it stays until the next start"
+            );
             state.next_number = state.next_number.max(number(&path).unwrap_or_default());
         }
     }
@@ -47,7 +50,7 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
     paths.sort_by_key(|path| number(path));
     for path in paths {
         let Some(number) = number(&path) else {
-            tracing::warn!(path = %path.display(), "not a layer; ignored");
+            tracing::warn!(path = %path.display(), "ignored an entry of the image store's layer directory that is not a layer");
             continue;
         };
         state.next_number = state.next_number.max(number);
@@ -55,21 +58,24 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
         let record = match durable::read_record::<LayerRecord>(&record_path, VERSION)? {
             Found::OtherVersion(found) => return Err(OpenError::Version { path: record_path, found }),
             Found::Record(record) if chain_id(record.parent.as_ref(), &record.diff_id) != record.chain_id => {
-                tracing::warn!(path = %record_path.display(), "inconsistent layer record; its images are dropped");
+                tracing::warn!(path = %record_path.display(), "the record of an image layer is inconsistent; removing its images, pull them again");
                 nameless(number, &path)?
             }
             Found::Record(record) if state.layers.contains_key(&record.chain_id) => {
-                tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "duplicate layer");
+                tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "two image layers in the store have the same chain ID; using the older one");
                 LayerRecord { chain_id: unreferenced_chain_id(number), ..record }
             }
             Found::Record(_) if !path.join("fs").is_dir() => {
-                tracing::warn!(path = %path.display(), "layer files are missing; its images are dropped");
+                tracing::warn!(path = %path.display(), "the files of an image layer are missing; removing its images, pull them again");
                 nameless(number, &path)?
             }
             Found::Record(record) => record,
             Found::Spoilt(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "layer record is not readable; its images are dropped");
+                tracing::warn!(
+                    error,
+                    "the record of an image layer is unreadable; removing its images, pull them again"
+                );
                 nameless(number, &path)?
             }
         };
@@ -156,7 +162,10 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
         let generation = generations.get(id).copied().unwrap_or_default();
         let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
         if let Err(error) = durable::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot remove a moved tag from the older record");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "an image tag moved to another image: cannot update the record of the old image"
+            );
         }
     }
     Ok(())

@@ -45,7 +45,7 @@ impl Catalog {
         }
         let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
         for image in images.iter().filter(|image| image.chain.contains(chain_id)) {
-            tracing::error!(image = %image.id, layer = %chain_id, "removing an image: files of a layer are missing");
+            tracing::error!(image = %image.id, layer = %chain_id, "files of an image layer are missing; removing the image, pull it again");
             self.drop_image(image)?;
         }
         self.state().layers.remove(chain_id);

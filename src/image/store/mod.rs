@@ -122,7 +122,7 @@ impl model::ErrorClass for ConfigError {
 
 /// Account files that could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading the accounts of image {image}")]
+#[error("reading the users and groups of image {image}")]
 pub struct AccountsError {
     image: Digest,
     source: AccountsCause,

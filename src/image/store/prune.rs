@@ -54,7 +54,7 @@ pub struct Pruned {
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
     /// Before the first sweep the holds of containers are unknown.
-    #[error("the images in use are not known yet")]
+    #[error("cannot prune images: the images in use are not known yet, try again after the daemon's start is complete")]
     Unknown,
     /// The store failed.
     #[error(transparent)]

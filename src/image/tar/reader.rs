@@ -26,28 +26,28 @@ pub(crate) struct TarReader<R> {
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// The source of the stream failed.
-    #[error("reading the archive")]
+    #[error("reading the tar stream")]
     Read(#[from] io::Error),
     /// A header's checksum is wrong.
-    #[error("tar header at byte {0} has a wrong checksum")]
+    #[error("invalid tar stream: the header at byte {0} has a wrong checksum")]
     Checksum(u64),
     /// A number in a header is malformed or out of range.
-    #[error("invalid tar header field {0}: expected a number in range")]
+    #[error("invalid tar stream: header field {0} is not a number in range")]
     Number(&'static str),
     /// Extension headers above the memory limit.
-    #[error("tar extensions of one entry have {0} bytes, the limit is {EXTENSION_MAX}")]
+    #[error("invalid tar stream: the extensions of one entry have {0} bytes, the limit is {EXTENSION_MAX}")]
     Extension(u64),
     /// More extended attributes than allowed.
-    #[error("too many extended attributes")]
+    #[error("invalid tar stream: an entry has too many extended attributes")]
     Xattrs,
     /// A malformed PAX record.
-    #[error("malformed PAX record")]
+    #[error("invalid tar stream: malformed PAX record")]
     Pax,
     /// A malformed or too long map of a sparse file.
-    #[error("malformed or too long sparse file map")]
+    #[error("invalid tar stream: malformed or too long sparse file map")]
     Sparse,
     /// An entry type that is not allowed in an image layer.
-    #[error("tar entry type {:?} is not supported", char::from(*.0))]
+    #[error("invalid tar stream: entry type {:?} is not supported", char::from(*.0))]
     Type(u8),
 }
 

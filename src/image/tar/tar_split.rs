@@ -36,10 +36,10 @@ const RAW_MAX: usize = 1 << 16;
 #[derive(Debug, thiserror::Error)]
 pub enum TarSplitError {
     /// The layer was unpacked by a version of crisp without tar-split.
-    #[error("layer {}: tar-split not found", .0.display())]
+    #[error("cannot export layer {}: its tar-split file is missing", .0.display())]
     None(PathBuf),
     /// A part of the layer could not be read.
-    #[error("reading {}", path.display())]
+    #[error("reading the layer file {}", path.display())]
     Read {
         /// The tar-split, or the file it refers to.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum TarSplitError {
         source: io::Error,
     },
     /// The tar-split is malformed.
-    #[error("tar-split of layer {}: {why}", path.display())]
+    #[error("invalid tar-split file of layer {}: {why}", path.display())]
     Broken {
         /// The layer.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum TarSplitError {
         why: &'static str,
     },
     /// The assembled stream could not be written.
-    #[error("writing the layer")]
+    #[error("writing the layer to the image archive")]
     Write(#[source] io::Error),
 }
 

@@ -21,7 +21,7 @@ use super::report::{Report, send, truncate};
 pub enum PathError {
     #[error("{}", chain(.0))]
     Log(#[from] LogError),
-    #[error("mount source {path}: {source}")]
+    #[error("opening the mount source {path}: {source}")]
     MountSource { path: PathBuf, source: io::Error },
 }
 

@@ -18,9 +18,9 @@ use oci_spec::runtime::{
 /// A configuration without a part that crisp always writes.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("the configuration has no {0}")]
+    #[error("the container's config.json has no {0}")]
     Lacks(&'static str),
-    #[error("building libcontainer's configuration")]
+    #[error("building the container's configuration for libcontainer")]
     Build(#[from] OciSpecError),
 }
 

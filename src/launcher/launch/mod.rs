@@ -33,7 +33,7 @@ use crate::launch::report::{Report, send, truncate};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("reading {file}: {source}")]
+    #[error("reading the container's {file}: {source}")]
     Read { file: &'static str, source: io::Error },
     #[error(transparent)]
     Step(#[from] StepError),
@@ -43,11 +43,11 @@ pub enum LaunchError {
     Node(#[from] crate::rootfs::device_nodes::NodeError),
     #[error("{0}")]
     Split(#[from] crate::launch::libcontainer_spec::SpecError),
-    #[error("libcontainer: {0}")]
+    #[error("creating the container with libcontainer: {0}")]
     Libcontainer(String),
-    #[error("the configuration has no {0}")]
+    #[error("the container's config.json has no {0}")]
     Lacks(&'static str),
-    #[error("/{0} of the image is not a directory")]
+    #[error("/{0} of the container's image is not a directory")]
     NotADirectory(&'static str),
     #[error(transparent)]
     Path(#[from] client_paths::PathError),

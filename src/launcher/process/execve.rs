@@ -30,17 +30,17 @@ use crate::{StepError, step};
 pub enum ExecProgramError {
     #[error(transparent)]
     Step(#[from] StepError),
-    #[error("working directory {path}: {source}")]
+    #[error("entering the container's working directory {path}: {source}")]
     WorkingDir { path: PathBuf, source: io::Error },
-    #[error("working directory {0} is outside of the container")]
+    #[error("the working directory {0} is outside of the container")]
     WorkingDirOutside(PathBuf),
     #[error("exec: {program:?}: {reason}")]
     Program { program: String, reason: String },
-    #[error("an argument or an environment variable contains a NUL byte")]
+    #[error("an argument or an environment variable of the container contains a NUL byte")]
     Nul(#[from] NulError),
     #[error(transparent)]
     Label(#[from] LabelError),
-    #[error("the configuration has no {0}")]
+    #[error("the container's config.json has no {0}")]
     Lacks(&'static str),
 }
 

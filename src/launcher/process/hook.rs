@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_secs(120);
 const NOT_RUN: i32 = 127;
 
 #[derive(Debug, thiserror::Error)]
-#[error("{moment} hook {path}: {problem}")]
+#[error("{moment} hook {path} of the container: {problem}")]
 pub struct HookError {
     moment: &'static str,
     path: PathBuf,

@@ -16,11 +16,11 @@ use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LabelError {
-    #[error("AppArmor profile {profile:?}: {source}")]
+    #[error("setting the AppArmor profile {profile:?} of the container: {source}")]
     Apparmor { profile: String, source: io::Error },
-    #[error("SELinux label {label:?}: {source}")]
+    #[error("setting the SELinux label {label:?} of the container: {source}")]
     Selinux { label: String, source: io::Error },
-    #[error("the session keyring: {0}")]
+    #[error("creating the container's session keyring: {0}")]
     Keyring(io::Error),
 }
 

@@ -18,11 +18,11 @@ use crate::rootfs::mounts::PreparedMount;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    #[error("creating device nodes: {0}")]
+    #[error("creating the container's device nodes: {0}")]
     Place(io::Error),
-    #[error("device {path}: {source}")]
+    #[error("creating the container's device {path}: {source}")]
     Node { path: PathBuf, source: io::Error },
-    #[error("device {0}: not a valid type and number of a device")]
+    #[error("device {0} of the container: not a valid type and number of a device")]
     Kind(PathBuf),
 }
 

@@ -19,11 +19,11 @@ use crate::rootfs::mount_target::{is_root, open_in_root};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MaskError {
-    #[error("masking {path}: {source}")]
+    #[error("masking {path} in the container: {source}")]
     Hide { path: PathBuf, source: io::Error },
-    #[error("making {path} read-only: {source}")]
+    #[error("making {path} read-only in the container: {source}")]
     ReadOnly { path: PathBuf, source: io::Error },
-    #[error("/dev/null of the container: {0}")]
+    #[error("opening the container's /dev/null to mask files: {0}")]
     Null(io::Error),
 }
 

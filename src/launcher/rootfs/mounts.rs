@@ -26,25 +26,25 @@ use crate::rootfs::mount_propagation::PropagationGuard;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    #[error("mount at {target}: {source}")]
+    #[error("container mount at {target}: {source}")]
     Option { target: PathBuf, source: UnknownOption },
-    #[error("mount at {0}: type {1:?} is not supported")]
+    #[error("container mount at {0}: type {1:?} is not supported")]
     Type(PathBuf, String),
-    #[error("mount at {target}: opening {from}: {source}")]
+    #[error("container mount at {target}: opening {from}: {source}")]
     Source { target: PathBuf, from: PathBuf, source: io::Error },
-    #[error("mount at {target}: {from} is not on a {wanted} mount, so mounts cannot propagate")]
+    #[error("container mount at {target}: {from} is not on a {wanted} mount, so mounts cannot propagate")]
     NotShared { target: PathBuf, from: PathBuf, wanted: &'static str },
-    #[error("mount at {target}: {step}: {source}")]
+    #[error("container mount at {target}: {step}: {source}")]
     Step { target: PathBuf, step: &'static str, source: io::Error },
-    #[error("mount at {target}: the ids of {from} cannot be mapped: {source}")]
+    #[error("container mount at {target}: the ids of {from} cannot be mapped: {source}")]
     Ids { target: PathBuf, from: PathBuf, source: io::Error },
-    #[error("mount at {target}: the file system of {from} cannot map ids")]
+    #[error("container mount at {target}: the file system of {from} does not support ID-mapped mounts")]
     NoIds { target: PathBuf, from: PathBuf },
-    #[error("mount at {target}: its source is {source_kind}, the target is {target_kind}")]
+    #[error("container mount at {target}: its source is {source_kind}, the target is {target_kind}")]
     Kind { target: PathBuf, source_kind: &'static str, target_kind: &'static str },
-    #[error("mount at {0}: mounts are not allowed there")]
+    #[error("container mount at {0}: mounts are not allowed there")]
     Forbidden(PathBuf),
-    #[error("making the root read-only: {0}")]
+    #[error("making the container's root file system read-only: {0}")]
     Root(io::Error),
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid name {0:?}: expected a form like memory or example.com/gpu")]
+#[error("invalid resource name {0:?}: expected a form like memory or example.com/gpu")]
 pub struct InvalidName(String);
 
 /// A name with an optional domain as prefix: `memory`, `example.com/gpu`.

@@ -20,7 +20,7 @@ pub enum InvalidLimits {
     CpuPeriod(i64),
     #[error("cpu_shares is {0}: must be 2 to 262144")]
     CpuShares(i64),
-    #[error("cpu weight is {0}: must be 1 to 10000")]
+    #[error("cpu.weight is {0}: must be 1 to 10000")]
     CpuWeight(u64),
     #[error("{field} is {value}: must be -1 (unlimited) or positive")]
     Memory { field: &'static str, value: i64 },
@@ -28,7 +28,7 @@ pub enum InvalidLimits {
     CpuSet(String),
     #[error("hugepage_limits.page_size is {0:?}: expected a form like 64KB, 2MB or 1GB")]
     HugePageSize(String),
-    #[error("invalid unified key {0:?}: must match [a-z0-9_.]+ and not start with \"cgroup.\"")]
+    #[error("invalid key {0:?} in unified: must match [a-z0-9_.]+ and not start with \"cgroup.\"")]
     UnifiedKey(String),
     #[error("oom_score_adj is {0}: must be -1000 to 1000")]
     OomScoreAdj(i64),

@@ -25,9 +25,9 @@ use crate::{Attached, INTERFACE, Pod};
 /// A pod that could not be attached. [`Bridge::detach`] removes what was created of it.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    #[error("the pod has no network namespace")]
+    #[error("cannot attach the pod to the bridge: it has no network namespace")]
     NoNamespace,
-    #[error("address {0} is in no pool")]
+    #[error("pod address {0} is not in a pool of the built-in bridge (network.bridge.pools)")]
     Foreign(IpAddr),
     #[error(transparent)]
     Address(#[from] AddressTaken),
@@ -35,17 +35,17 @@ pub enum AttachError {
     Port(#[from] PortError),
     #[error(transparent)]
     NotReady(#[from] NotReady),
-    #[error("opening the network namespace {}", path.display())]
+    #[error("opening the pod's network namespace {}", path.display())]
     Open { path: PathBuf, source: io::Error },
-    #[error("entering the network namespace {}", path.display())]
+    #[error("entering the pod's network namespace {}", path.display())]
     Enter { path: PathBuf, source: io::Error },
-    #[error("preparing the network namespace")]
+    #[error("setting sysctls in the pod's network namespace")]
     Prepare(#[from] SysctlError),
-    #[error("creating the pod's interface")]
+    #[error("creating the pod's network interface")]
     Link(#[source] NetlinkError),
-    #[error("setting up the pod's interface")]
+    #[error("setting addresses and routes of the pod's network interface")]
     Inside(#[source] NetlinkError),
-    #[error("setting the rules for the pod")]
+    #[error("setting the pod's nftables rules")]
     Rules(#[source] NetlinkError),
 }
 

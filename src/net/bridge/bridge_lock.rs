@@ -53,7 +53,7 @@ impl Bridge {
                 Ok(false) => std::thread::sleep(PAUSE),
                 // Linux before 5.12 has no owned tables: two daemons are not detected there.
                 Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
-                    tracing::debug!(%error, "this kernel has no tables with owners");
+                    tracing::debug!(%error, "this kernel does not support nftables tables with an owner; a second daemon on this bridge is not detected");
                     return Ok(BridgeLock::Ours { _socket: socket });
                 }
                 Err(error) => return Err(error),

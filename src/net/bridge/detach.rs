@@ -13,7 +13,7 @@ use super::state::Bridge;
 /// A pod that could not be detached completely. A repeated call continues.
 #[derive(Debug, thiserror::Error)]
 pub enum DetachError {
-    #[error("removing the rules for the pod")]
+    #[error("removing the pod's nftables rules")]
     Ports(#[source] NetlinkError),
     #[error("disconnecting the pod from the bridge")]
     Link(#[source] NetlinkError),

@@ -11,7 +11,7 @@ use super::link::Mac;
 /// An address that could not be allocated.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ReserveError {
-    #[error("all {count} addresses of {} are taken", join(.pools))]
+    #[error("all {count} pod addresses of {} are in use: set larger network.bridge.pools", join(.pools))]
     Exhausted { pools: Vec<IpNet>, count: u32 },
 }
 
@@ -25,7 +25,7 @@ impl ErrorClass for ReserveError {
 
 /// An address of another pod.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("address {address} belongs to pod {pod}")]
+#[error("pod address {address} is already used by pod {pod}")]
 pub struct AddressTaken {
     pub address: IpAddr,
     pub pod: String,
@@ -255,7 +255,7 @@ mod tests {
             assert_eq!(pool.reserve(&format!("p{last}")).unwrap(), ips(&[&format!("10.1.0.{last}")]));
         }
         let full = pool.reserve("one more").unwrap_err();
-        assert_eq!(full.to_string(), "all 5 addresses of 10.1.0.0/29 are taken");
+        assert_eq!(full.to_string(), "all 5 pod addresses of 10.1.0.0/29 are in use: set larger network.bridge.pools");
         assert_eq!(full.kind(), ErrorKind::Exhausted);
         pool.release("p4");
         assert_eq!(pool.reserve("one more").unwrap(), ips(&["10.1.0.4"]));
@@ -313,7 +313,7 @@ mod tests {
         pool.take("b", &ips(&["10.1.0.6", "fd00:1::4"])).unwrap();
         pool.take("b", &ips(&["10.1.0.6", "fd00:1::4"])).unwrap();
         let taken = pool.take("c", &ips(&["10.1.0.2", "fd00:1::4"])).unwrap_err();
-        assert_eq!(taken.to_string(), "address fd00:1::4 belongs to pod b");
+        assert_eq!(taken.to_string(), "pod address fd00:1::4 is already used by pod b");
         assert_eq!(
             pool.reserve("d").unwrap(),
             ips(&["10.1.0.2", "fd00:1::2"]),

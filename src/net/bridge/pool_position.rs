@@ -37,7 +37,7 @@ pub(super) fn keep(state: &mut State) {
     let position = Position { pools: names(state.pool.nets()), next };
     if let Err(error) = safe_fs::write_json(file, &position) {
         let error: &(dyn std::error::Error + 'static) = &error;
-        tracing::debug!(error, "the position in the pool of addresses could not be kept");
+        tracing::debug!(error, "cannot record the last allocated pod address");
     }
 }
 

@@ -34,11 +34,13 @@ impl Default for Settings {
 /// An invalid setting.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    #[error("invalid bridge name {0:?}: expected one to {BRIDGE_LENGTH} letters, digits, '-', '_' or '.'")]
+    #[error("invalid network.bridge.name {0:?}: expected one to {BRIDGE_LENGTH} letters, digits, '-', '_' or '.'")]
     Bridge(String),
-    #[error("invalid table name {0:?}: expected a letter, then up to 31 letters, digits or '_'")]
+    #[error(
+        "invalid name {0:?} of the bridge's nftables table: expected a letter, then up to 31 letters, digits or '_'"
+    )]
     Table(String),
-    #[error("mtu: {0} is not {MTU_MIN} to {MTU_MAX}")]
+    #[error("network.bridge.mtu is {0}: must be {MTU_MIN} to {MTU_MAX}")]
     Mtu(u32),
     #[error(transparent)]
     Pools(#[from] PoolsError),
@@ -58,13 +60,13 @@ impl ErrorClass for SettingsError {
 pub enum PoolsError {
     #[error("expected at least one address pool for pods")]
     None,
-    #[error("{0} and {1} are of one family: a pod has one address of each")]
+    #[error("address pools {0} and {1} are of one family: expected one IPv4 and one IPv6 pool at most")]
     Twice(IpNet, IpNet),
-    #[error("{net} has bits set after the prefix: expected {}", net.trunc())]
+    #[error("address pool {net} has bits set after the prefix: expected {}", net.trunc())]
     HostBits { net: IpNet },
-    #[error("{0} is too small: it has no address for a pod beside the bridge's")]
+    #[error("address pool {0} is too small: it has no address for a pod beside the bridge's")]
     Small(IpNet),
-    #[error("{0} is not for pods: it is loopback, link-local, multicast or reserved")]
+    #[error("address pool {0} is not for pods: it is loopback, link-local, multicast or reserved")]
     Special(IpNet),
 }
 

@@ -20,14 +20,16 @@ pub enum NotReady {
     )]
     Overlap { pool: IpNet, route: IpNet, interface: String },
     #[error(
-        "the bridge {name} is another daemon's: choose another network.bridge.name and other pools, or network.mode, and restart"
+        "bridge {name} belongs to another daemon: set another network.bridge.name and other pools, or network.mode, and restart"
     )]
     Taken { name: String },
-    #[error("{name} already exists as {kind}, expected a bridge: remove it, or change network.bridge.name")]
+    #[error(
+        "network interface {name} already exists as {kind}, expected a bridge: remove it, or change network.bridge.name"
+    )]
     NoBridge { name: String, kind: String },
-    #[error("preparing the bridge")]
+    #[error("creating the bridge interface of the pod network")]
     Bridge(#[source] NetlinkError),
-    #[error("preparing the rules")]
+    #[error("creating the nftables rules of the bridge")]
     Rules(#[source] NetlinkError),
     #[error(transparent)]
     Sysctl(#[from] SysctlError),

@@ -96,7 +96,7 @@ impl ErrorClass for RestoreError {
 pub enum PoolInUse {
     #[error(transparent)]
     Pools(#[from] PoolsError),
-    #[error("pod {pod} has the address {address}, outside of {}", .asked.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("cannot change the address pools: pod {pod} uses {address}, outside of {}", .asked.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", "))]
     Lives { pod: String, address: IpAddr, asked: Vec<IpNet> },
 }
 

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 /// A setting that could not be read or written.
 #[derive(Debug, thiserror::Error)]
-#[error("setting {} to {value}", path.display())]
+#[error("setting sysctl {} to {value}", path.display())]
 pub struct SysctlError {
     pub path: PathBuf,
     pub value: &'static str,

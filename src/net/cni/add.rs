@@ -20,22 +20,22 @@ use crate::attachment::{Attached, INTERFACE, Pod};
 pub enum AddError {
     #[error(transparent)]
     Pod(#[from] BadPod),
-    #[error("the pod has no network namespace{}", path.as_ref().map(|p| format!(" at {}", p.display())).unwrap_or_default())]
+    #[error("cannot attach the pod to a CNI network: it has no network namespace{}", path.as_ref().map(|p| format!(" at {}", p.display())).unwrap_or_default())]
     NoNamespace { path: Option<PathBuf> },
     #[error(transparent)]
     Dir(#[from] DirError),
     #[error("there is no valid CNI configuration in {}{}", dir.display(), listed(bad))]
     NotConfigured { dir: PathBuf, bad: Vec<BadFile> },
-    #[error("pod {pod} is attached to the network {network} already, or has to be detached from it first")]
+    #[error("pod {pod} is already attached to the CNI network {network}, or must be detached from it first")]
     AlreadyAttached { pod: String, network: String },
     #[error(transparent)]
     Cache(#[from] FileError),
-    #[error("attaching the pod to the network {network}")]
+    #[error("attaching the pod to the CNI network {network}")]
     Plugin { network: String, source: PluginError },
-    #[error("the plugins of the network {network} returned an unusable result: {why}")]
+    #[error("the plugins of the CNI network {network} returned an unusable result: {why}")]
     Result { network: String, why: &'static str },
     /// [`Cni::attachments`] still lists the pod.
-    #[error("attaching the pod failed, and detaching it afterwards as well ({})", chain(left))]
+    #[error("attaching the pod to its CNI network failed, and detaching it afterwards as well ({})", chain(left))]
     LeftBehind { left: Box<DelError>, source: Box<AddError> },
 }
 
@@ -115,7 +115,11 @@ impl Cni {
         };
         for capability in args::ASKED {
             if place.offered.contains_key(capability) && !list.wants(capability) {
-                tracing::info!(network = list.name, capability, "no plugin of the network has the capability");
+                tracing::info!(
+                    network = list.name,
+                    capability,
+                    "no plugin of the CNI network has this capability, which the pod uses; the pod runs without it"
+                );
             }
         }
         let failed = |source| AddError::Plugin { network: list.name.clone(), source };

@@ -129,7 +129,7 @@ impl CachedAttachment {
         }
         let entry = self.understand(&bytes);
         if entry.is_none() {
-            tracing::warn!(path = %self.path.display(), "the record of a pod's network is damaged");
+            tracing::warn!(path = %self.path.display(), "the CNI record of a pod is damaged");
         }
         Ok(entry)
     }

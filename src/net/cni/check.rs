@@ -10,13 +10,13 @@ use crate::attachment::Pod;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    #[error("pod {0} is not attached to a network")]
+    #[error("pod {0} is not attached to a CNI network")]
     NotAttached(String),
-    #[error("the pod's network namespace does not exist")]
+    #[error("cannot check the pod's CNI network: its network namespace does not exist")]
     NoNamespace,
     #[error(transparent)]
     Cache(#[from] FileError),
-    #[error("checking the pod's attachment to the network {network}")]
+    #[error("checking the pod's attachment to the CNI network {network}")]
     Plugin { network: String, source: PluginError },
 }
 

@@ -21,7 +21,7 @@ pub enum DelError {
     Dir(#[from] DirError),
     #[error(transparent)]
     Cache(#[from] FileError),
-    #[error("detaching the pod from the network {network}")]
+    #[error("detaching the pod from the CNI network {network}")]
     Plugin { network: String, source: PluginError },
 }
 
@@ -108,7 +108,7 @@ impl Cni {
                 }
                 tracing::warn!(
                     error = chain(&error),
-                    "plugins of a replaced network configuration may still hold resources of a pod"
+                    "a CNI network was replaced before a pod was detached from it; its plugins may still hold resources"
                 );
             }
         }

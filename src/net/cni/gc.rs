@@ -37,7 +37,7 @@ pub enum GcFailure {
     Dir(#[from] DirError),
     #[error("removing the network of pod {pod}, which no longer exists")]
     Detach { pod: String, source: DelError },
-    #[error("collecting garbage of the network {network}")]
+    #[error("removing leftovers of the CNI network {network} (GC)")]
     Collect { network: String, source: PluginError },
 }
 

@@ -37,7 +37,7 @@ pub enum NotReady {
     Dir(#[from] DirError),
     #[error("there is no CNI configuration in {}{}", dir.display(), listed(bad))]
     NoNetwork { dir: PathBuf, bad: Vec<BadFile> },
-    #[error("the network {network} of {} is not ready", file.display())]
+    #[error("the CNI network {network} of {} is not ready", file.display())]
     Plugin { network: String, file: PathBuf, source: Arc<PluginError> },
 }
 

@@ -50,19 +50,19 @@ use oci_spec::OciSpecError;
 pub enum CdiError {
     #[error("{0}")]
     Unresolved(Unresolved),
-    #[error("{device} requires {what}, which is not supported")]
+    #[error("CDI device {device} requires {what}, which is not supported")]
     Beyond { device: String, what: String },
     #[error("CDI device {device}: device node {path}")]
     Node { device: String, path: PathBuf, source: io::Error },
-    #[error("CDI device {device}: {path} must have the device type in the spec")]
+    #[error("CDI device {device}: the device node {path} must have the type that the CDI spec has")]
     NodeKind { device: String, path: PathBuf },
     #[error("CDI device {device}: mount of {path}")]
     Source { device: String, path: PathBuf, source: io::Error },
     #[error("CDI device {device}: hook {path}")]
     Hook { device: String, path: PathBuf, source: io::Error },
-    #[error("CDI device")]
+    #[error("CDI device in an annotation")]
     Annotation { annotation: String, source: InvalidDeviceName },
-    #[error("{device} is not in CDI_devices, and cdi.annotations is false")]
+    #[error("CDI device {device} of an annotation is not in CDI_devices, and cdi.annotations is false")]
     AnnotationsOff { annotation: String, device: String },
     #[error("building the OCI configuration of a CDI device")]
     Build(#[from] OciSpecError),

@@ -179,14 +179,18 @@ fn fifos_devices_and_oversized_files_are_refused_without_waiting() {
     let open = test_env.spec("low/open.json", &[("x", env("A=1"))]);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
     let names = [
-        "fifo.json: is not a regular file",
-        "zero.json: is not a regular file",
+        "fifo.json: the CDI spec is not a regular file",
+        "zero.json: the CDI spec is not a regular file",
         "loop.json",
-        "long.json: has more",
+        "long.json: the CDI spec has more",
         "latin.json",
     ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
-    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: must not be world-writable"]);
+    test_env.refusal(
+        &["v.example/c=x"],
+        ErrorKind::Precondition,
+        &["open.json: the CDI spec must not be world-writable"],
+    );
 }
 
 #[test]
@@ -208,7 +212,7 @@ fn hostile_documents_are_refused_with_bounded_work() {
         "deep.json",
         "two.yaml",
         "twice.yaml",
-        "future.json: cdiVersion: unknown version \"9.0.0\"",
+        "future.json: unknown cdiVersion \"9.0.0\" of the CDI spec",
     ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
 }
@@ -283,12 +287,12 @@ fn missing_fields_of_nodes_are_taken_from_the_host() {
     test_env.refusal(
         &["v.example/c=other"],
         ErrorKind::Precondition,
-        &["/dev/null", "must have the device type in the spec"],
+        &["/dev/null", "must have the type that the CDI spec has"],
     );
     test_env.refusal(
         &["v.example/c=file"],
         ErrorKind::Precondition,
-        &["/etc/passwd", "must have the device type in the spec"],
+        &["/etc/passwd", "must have the type that the CDI spec has"],
     );
     test_env.refusal(
         &["v.example/c=gone"],

@@ -27,7 +27,7 @@ pub enum SeccompError {
     Localhost { path: PathBuf, source: ProfileError },
     #[error("compiling the default seccomp profile")]
     Default(#[source] ProfileError),
-    #[error("storing a seccomp filter")]
+    #[error("storing a compiled seccomp profile")]
     Keep(#[from] FileError),
 }
 
@@ -103,7 +103,7 @@ impl FilterCache {
             }
         };
         if !compiled.unknown.is_empty() {
-            tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "skipped unknown system calls");
+            tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "a seccomp profile has system calls that this version does not know; skipped them");
         }
         let filter = self.store(&compiled.bytes)?;
         made.insert(key, CachedFilter { stamp, filter: filter.clone() });

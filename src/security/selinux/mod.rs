@@ -19,11 +19,11 @@ const CATEGORIES_MAX: u16 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SelinuxError {
-    #[error("SELinux is off for this runtime handler")]
+    #[error("SELinux is off for this runtime handler (container.selinux), so labels cannot be requested")]
     Off,
-    #[error("the pod was created without SELinux labels")]
+    #[error("the pod was created without SELinux labels, so its containers cannot have labels")]
     Unlabelled,
-    #[error("the host's policy has no contexts for containers: lxc_contexts with process and file not found")]
+    #[error("the host's SELinux policy has no contexts for containers: lxc_contexts with process and file not found")]
     NoContexts,
     #[error(transparent)]
     Malformed(#[from] InvalidContext),
@@ -31,7 +31,7 @@ pub enum SelinuxError {
     Unknown(String),
     #[error("checking SELinux context {context}")]
     Ask { context: String, source: io::Error },
-    #[error("all SELinux levels are in use")]
+    #[error("no SELinux level is free for a new pod: remove pods")]
     NoLevel,
 }
 

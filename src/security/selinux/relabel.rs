@@ -52,13 +52,13 @@ const FORBIDDEN: [&str; 28] = [
 
 #[derive(Debug, thiserror::Error)]
 pub enum RelabelError {
-    #[error("relabelling {0} is not allowed: it is a system directory of the host")]
+    #[error("changing the SELinux label of {0} is not allowed: it is a system directory of the host")]
     Forbidden(PathBuf),
-    #[error("relabelling {0}: too many nested directories, at most {DEPTH}")]
+    #[error("changing SELinux labels below {0}: too many nested directories, at most {DEPTH}")]
     Deep(PathBuf),
-    #[error("relabelling {path}: a directory was moved meanwhile")]
+    #[error("changing SELinux labels below {path}: a directory was moved meanwhile")]
     Moved { path: PathBuf },
-    #[error("relabelling {path}")]
+    #[error("changing the SELinux label of {path}")]
     Failed { path: PathBuf, source: io::Error },
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum SandboxError {
          namespaces count towards it): {source}"
     )]
     NamespaceLimit { step: &'static str, source: io::Error },
-    #[error("sysctl {name}={value}: {source}")]
+    #[error("setting the pod's sysctl {name}={value}: {source}")]
     Sysctl { name: String, value: String, source: io::Error },
 }
 

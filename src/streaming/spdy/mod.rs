@@ -60,14 +60,14 @@ impl Reason {
 /// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("unsupported SPDY version {0}")]
+    #[error("a SPDY frame of the unsupported version {0}")]
     Version(u16),
-    #[error("unsupported control frame of type {0}")]
+    #[error("a SPDY control frame of the unsupported type {0}")]
     Kind(u16),
-    #[error("control frame of type {kind} with invalid length {length}")]
+    #[error("a SPDY control frame of type {kind} with the invalid length {length}")]
     Length { kind: u16, length: usize },
-    #[error("frame for stream 0")]
+    #[error("a SPDY frame for stream 0")]
     NoStream,
-    #[error("headers {0}")]
+    #[error("SPDY headers {0}")]
     Headers(&'static str),
 }

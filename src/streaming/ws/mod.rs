@@ -14,16 +14,16 @@ pub use encode::{BINARY, CLOSE, HEAD_MAX, PING, PONG, TEXT, frame, head, masked_
 /// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("frame with reserved bits")]
+    #[error("a WebSocket frame with reserved bits")]
     Reserved,
-    #[error("unsupported frame of type {0}")]
+    #[error("a WebSocket frame of the unsupported type {0}")]
     Kind(u8),
-    #[error("frame with wrong masking")]
+    #[error("a WebSocket frame with wrong masking")]
     Mask,
-    #[error("control frame that is fragmented or longer than 125 bytes")]
+    #[error("a WebSocket control frame that is fragmented or longer than 125 bytes")]
     Control,
-    #[error("new message inside a fragmented one, or continuation without a message")]
+    #[error("a new WebSocket message inside a fragmented one, or a continuation without a message")]
     Order,
-    #[error("frame of {0} bytes")]
+    #[error("a WebSocket frame of {0} bytes")]
     Length(u64),
 }

@@ -70,7 +70,7 @@ fn a_bad_name_is_refused() {
     for name in ["", "two words", "/gpu", "a\nb", "Vendor.Example/gpu"] {
         let said = refused(|config| limit(config, name, "1"));
         let field = format!("config.pod_resources.containers[1].kubernetes_resources.limits[{name:?}]");
-        assert!(said.starts_with(&format!("{field}: invalid name {name:?}")), "{said}");
+        assert!(said.starts_with(&format!("{field}: invalid resource name {name:?}")), "{said}");
     }
 }
 

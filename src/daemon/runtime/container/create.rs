@@ -249,7 +249,7 @@ fn create_cgroup(plan: &ContainerPlan) -> Result<cgroup::AppliedValues, CreateEr
     let limits = cgroup.without_unasked_swap(&LimitsPatch::default(), &spec.resources);
     let (limits, clamped) = cgroup.clamp_to_ancestors(&limits);
     if clamped {
-        tracing::warn!(container = %id, "CPU quota is limited to that of the parent cgroup until that is raised");
+        tracing::warn!(container = %id, "the container's CPU quota exceeds its parent cgroup's; it stays at the parent's quota until a resize raises both");
     }
     Ok(cgroup.apply(&limits)?)
 }

@@ -64,7 +64,7 @@ impl Runtime {
         };
         given_up.store(true, Ordering::Relaxed);
         if tokio::time::timeout(GIVE_UP_WITHIN, &mut preparing).await.is_err() {
-            tracing::warn!(container = %id, "a create in progress does not stop; its files are removed when it ends");
+            tracing::warn!(container = %id, "CreateContainer was aborted but its thread is blocked; the container's files are removed when the thread ends");
             let (runtime, stopped) = (self.clone(), pod.clone());
             tokio::spawn(async move {
                 drop(preparing.await);

@@ -28,15 +28,15 @@ pub(crate) enum CreateError {
     #[error("the sandbox of pod {0} is not ready")]
     PodNotReady(PodId),
     /// The cleanup starts when the threads that still create it end.
-    #[error("pod {0} is being stopped")]
+    #[error("cannot create a container: pod {0} is being stopped")]
     GivenUp(PodId),
     #[error(transparent)]
     Handler(#[from] HandlerMissing),
     #[error(transparent)]
     ImageHandler(NoSuchHandler),
-    #[error("the mounted image")]
+    #[error("choosing the runtime handler of the image to mount")]
     MountImageHandler { index: usize, source: NoSuchHandler },
-    #[error("expected the metadata of pod {0}")]
+    #[error("the pod configuration in the request belongs to another pod: expected the metadata of pod {0}")]
     OtherPod(PodId),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
@@ -44,29 +44,29 @@ pub(crate) enum CreateError {
     NotAsAnnounced(#[from] ResourceMismatch),
     #[error("image {0:?} not found")]
     NoSuchImage(String),
-    #[error("image {0} has no layers")]
+    #[error("image {0} has no layers, so no container can run from it")]
     NoLayers(String),
-    #[error("the pod is not privileged")]
+    #[error("a privileged container requires a privileged pod")]
     PrivilegedAlone,
     #[error("the runtime handler {0:?} does not allow privileged containers")]
     Privileged(String),
-    #[error("mount source {path}")]
+    #[error("opening the mount's source {path} on the host")]
     MountSource { path: PathBuf, source: io::Error },
     #[error(transparent)]
     ImageMount(#[from] MountError),
-    #[error("the volumes of the container's image")]
+    #[error("checking the volumes that the container's image declares")]
     Declared(#[from] ImageVolumeError),
-    #[error("filling the volumes of the container's image")]
+    #[error("copying content of the container's image into its volumes")]
     Volumes(#[from] image::VolumeError),
-    #[error("container {0:?} is not running in this pod")]
+    #[error("target container {0:?} for the PID namespace is not running in this pod")]
     Target(String),
-    #[error("the image's stop signal")]
+    #[error("reading the stop signal of the container's image")]
     StopSignal(#[from] model::UnknownSignal),
-    #[error("finding the container's user")]
+    #[error("reading the users of the container's image")]
     Accounts(#[from] image::AccountsError),
     #[error(transparent)]
     ImageConfig(#[from] image::ConfigError),
-    #[error("the container's user")]
+    #[error("finding the container's user in its image")]
     User(#[from] image::UserError),
     #[error(transparent)]
     Devices(#[from] DevicesError),
@@ -76,23 +76,23 @@ pub(crate) enum CreateError {
     Oci(#[from] OciError),
     #[error(transparent)]
     Seccomp(#[from] SeccompError),
-    #[error("the configured default seccomp profile")]
+    #[error("loading the default seccomp profile (container.seccomp)")]
     DefaultSeccomp(#[source] SeccompError),
     #[error(transparent)]
     Apparmor(#[from] ApparmorError),
     #[error(transparent)]
     Selinux(#[from] SelinuxError),
-    #[error("relabelling the mount")]
+    #[error("setting the SELinux label of the mount's source")]
     Relabel { index: usize, source: RelabelError },
-    #[error("labelling the volumes of the container's image")]
+    #[error("setting SELinux labels of the volumes of the container's image")]
     VolumeLabels(#[source] RelabelError),
     #[error(transparent)]
     Log(#[from] LogError),
-    #[error("the container's layers")]
+    #[error("reserving the image layers of the container")]
     Layers(#[from] image::HoldError),
     #[error(transparent)]
     Disk(#[from] FileError),
-    #[error("the container's cgroup")]
+    #[error("determining the path of the container's cgroup")]
     CgroupPath(#[from] model::InvalidCgroupPath),
     #[error("creating the container's cgroup")]
     Cgroup(#[from] cgroup::CgroupError),

@@ -117,7 +117,7 @@ impl Runtime {
         let log = log_plan(&pod, &spec, &handler, shim_opens_paths)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
-            tracing::warn!(container = %id, %differences, "the container differs from the resources declared with its pod");
+            tracing::warn!(container = %id, %differences, "created a container that differs from the resources declared with its pod (resources.mismatch = \"warn\")");
         }
         Ok(ContainerPlan {
             identity: ContainerIdentity { id, pod, spec },
@@ -321,7 +321,7 @@ fn prepare_sources(spec: &ContainerSpec, labels: Option<&Labels>, shim_opens_pat
         let MountSource::Host(path) = &mount.source else { continue };
         let failed = |source: RelabelError| CreateError::Relabel { index, source };
         if !relabel(path, label).map_err(failed)? {
-            tracing::warn!(path = %path.display(), "config.mounts[{index}].selinux_relabel: the file system has no SELinux labels");
+            tracing::warn!(path = %path.display(), "ignoring config.mounts[{index}].selinux_relabel: the file system of the mount has no SELinux labels");
         }
     }
     Ok(())
@@ -330,7 +330,7 @@ fn prepare_sources(spec: &ContainerSpec, labels: Option<&Labels>, shim_opens_pat
 /// Logs fields of the request that have no effect.
 fn warn_unsupported(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
     if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
-        tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
+        tracing::warn!(%container, "ignoring config.log_path: the pod has no log_directory, so the container's output is not logged");
     }
 }
 

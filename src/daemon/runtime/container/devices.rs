@@ -11,11 +11,11 @@ use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DevicesError {
-    #[error("{path}")]
+    #[error("reading the host's device file {path}")]
     Host { path: PathBuf, source: io::Error },
-    #[error("{0} is not a device")]
+    #[error("{0} on the host is not a device file")]
     NotADevice(PathBuf),
-    #[error("invalid permissions {0:?}: expected a combination of r, w and m")]
+    #[error("invalid device permissions {0:?}: expected a combination of r, w and m")]
     Permissions(String),
     #[error("building the OCI description of a device")]
     Build(#[from] OciSpecError),

@@ -19,7 +19,7 @@ pub(crate) enum ReopenError {
     NotRunning(#[from] NotRunning),
     #[error(transparent)]
     Open(#[from] LogError),
-    #[error("sending the log to the shim")]
+    #[error("sending the new log file of the container to the pod's shim")]
     Shim(#[from] SandboxError),
 }
 

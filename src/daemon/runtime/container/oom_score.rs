@@ -14,7 +14,7 @@ use crate::store::ContainerRecord;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OomScoreError {
-    #[error("finding the container's processes")]
+    #[error("listing the container's processes to change their OOM score")]
     Processes(#[from] CgroupError),
     #[error("writing {score} to oom_score_adj of process {pid}")]
     Write { pid: NonZeroU32, score: i16, source: io::Error },
@@ -42,7 +42,7 @@ impl Changed {
     pub(crate) fn roll_back(self) {
         for (mut file, had) in self.0 {
             if let Err(error) = file.write_all(had.get().to_string().as_bytes()) {
-                tracing::debug!(%error, "a process keeps its new OOM score");
+                tracing::debug!(%error, "rolling back a failed resize: cannot restore the OOM score of a process");
             }
         }
     }

@@ -84,7 +84,7 @@ impl Runtime {
             Some(_) | None => Ok(()),
         });
         if let Err(error) = refreshed {
-            tracing::warn!(container = %container.id, error, "poststart hooks get the resources of the container's creation");
+            tracing::warn!(container = %container.id, error, "cannot update the pod resources for poststart hooks; the hooks see those from the container's creation");
         }
     }
 

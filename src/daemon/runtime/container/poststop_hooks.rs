@@ -55,13 +55,16 @@ pub(crate) fn run(dir: &Path) -> Result<(), FileError> {
         Ok(None) => return Ok(()),
         Err(error) => {
             // A retry would fail too, and the container must be removed.
-            tracing::warn!(error = model::error_chain::chain(&error), "poststop hooks are not known any more");
+            tracing::warn!(
+                error = model::error_chain::chain(&error),
+                "cannot read the poststop hooks of a removed container; they do not run"
+            );
             return safe_fs::remove_file(&file);
         }
     };
     for hook in &hooks {
         if let Err(problem) = run_one(hook, &state) {
-            tracing::warn!(container = %state["id"], hook = %hook.path().display(), problem, "poststop hook");
+            tracing::warn!(container = %state["id"], hook = %hook.path().display(), problem, "a poststop hook of the container failed");
         }
     }
     safe_fs::remove_file(&file)

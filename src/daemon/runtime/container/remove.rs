@@ -16,7 +16,7 @@ pub(crate) enum RemoveError {
     Look(#[from] LookupError),
     #[error("stopping container {container} before its removal")]
     Stop { container: ContainerId, source: StopError },
-    #[error("container {container}: {}", words(.left))]
+    #[error("container {container} is only partly removed, will retry: {}", words(.left))]
     Left { container: ContainerId, left: Vec<CleanupFailure> },
 }
 

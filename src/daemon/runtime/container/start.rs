@@ -18,11 +18,11 @@ pub(crate) enum StartError {
     Look(#[from] LookupError),
     #[error(transparent)]
     Phase(#[from] WrongState),
-    #[error("the pod of container {0} is not ready")]
+    #[error("cannot start container {0}: its pod is not ready")]
     PodNotReady(ContainerId),
     #[error("failed to start container {container}")]
     Program { container: ContainerId, source: SandboxError },
-    #[error("starting container {container}")]
+    #[error("sending the start of container {container} to the pod's shim")]
     Shim { container: ContainerId, source: SandboxError },
 }
 

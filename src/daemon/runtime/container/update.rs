@@ -84,7 +84,10 @@ impl Resizable for ContainerRecord {
             Err(error)
                 if error.kind() == ErrorKind::Precondition && runtime.oom_policy(&self.pod) == OomPolicy::Restrict =>
             {
-                tracing::warn!(error = chain(&error), "the container keeps its OOM score");
+                tracing::warn!(
+                    error = chain(&error),
+                    "the daemon may not set the requested oom_score_adj; the container keeps its OOM score"
+                );
                 Ok(oom_score::Changed::default())
             }
             other => Ok(other?),

@@ -17,15 +17,15 @@ const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/
 /// An image that cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    #[error("image {1:?} not found")]
+    #[error("the image to mount, {1:?}, not found: pull it first")]
     NoSuchImage(usize, String),
-    #[error("image {1} has no layers")]
+    #[error("the image to mount, {1}, has no layers")]
     NoLayers(usize, String),
-    #[error("opening the path in the image")]
+    #[error("opening the requested path in the image to mount")]
     Look(usize, #[source] image::VolumeError),
-    #[error("{1:?} does not exist in image {2}")]
+    #[error("path {1:?} does not exist in image {2}, so it cannot be mounted")]
     NoSuchPath(usize, String, String),
-    #[error("{1:?} in image {2} is neither a directory nor a file")]
+    #[error("path {1:?} in image {2} cannot be mounted: it is neither a directory nor a file")]
     Special(usize, String, String),
 }
 
@@ -51,9 +51,9 @@ impl ErrorClass for MountError {
 /// A volume of an image that cannot be created.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum ImageVolumeError {
-    #[error("the image declares {0} volumes, more than {VOLUMES_MAX}")]
+    #[error("the container's image declares {0} volumes: at most {VOLUMES_MAX} are allowed")]
     TooMany(usize),
-    #[error("the image declares the volume {0:?}: expected a directory below the root")]
+    #[error("the container's image declares the volume {0:?}: expected a directory below the root")]
     Path(String),
 }
 

@@ -23,13 +23,13 @@ use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
-    #[error("attaching the pod with CNI")]
+    #[error("attaching the pod to its CNI network")]
     Cni(#[source] Box<cni::AddError>),
-    #[error("allocating addresses for the pod")]
+    #[error("allocating addresses for the pod on the built-in bridge")]
     Address(#[from] bridge::ReserveError),
     #[error(transparent)]
     HostPort(#[from] bridge::PortError),
-    #[error("attaching the pod to the bridge")]
+    #[error("attaching the pod to the built-in bridge")]
     Bridge(#[source] Box<bridge::AttachError>),
 }
 
@@ -163,7 +163,7 @@ impl Networks {
             }
         };
         for warning in warnings {
-            tracing::warn!(warning, "a network feature of the pod is missing");
+            tracing::warn!(warning, "the pod's network does not support a requested feature; the pod runs without it");
         }
         Ok((connection, ips))
     }
@@ -184,17 +184,19 @@ impl Runtime {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
         // Does not wait for the removal of the interface: it is down already.
         if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
-            tracing::warn!(pod = %id, error = chain(&error), "detaching the pod from the bridge failed");
+            tracing::warn!(pod = %id, error = chain(&error), "cannot detach the stopped pod from the built-in bridge");
         }
         let cni = self.networks.cni();
         match cni.is_attached(id.as_str()).await {
             Ok(false) => {}
             Ok(true) => {
                 if let Err(error) = cni.del(&self.detach_target(id.as_str())).await {
-                    tracing::warn!(pod = %id, error = chain(&error), "detaching the pod with CNI failed; trying again later");
+                    tracing::warn!(pod = %id, error = chain(&error), "cannot detach the stopped pod from its CNI network; will retry");
                 }
             }
-            Err(error) => tracing::warn!(pod = %id, error = chain(&error), "reading the pod's CNI record failed"),
+            Err(error) => {
+                tracing::warn!(pod = %id, error = chain(&error), "cannot read the CNI record of the stopped pod; it may still be attached")
+            }
         }
     }
 
@@ -221,17 +223,17 @@ impl Runtime {
             }
             for pod in alive {
                 if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
-                    tracing::warn!(pod = %pod.id, error = chain(&error), "restoring the pod's addresses and ports failed");
+                    tracing::warn!(pod = %pod.id, error = chain(&error), "cannot restore the addresses and host ports of a running pod after the daemon's start");
                 }
             }
             if let Err(error) = bridge.resume(position) {
-                tracing::warn!(error = chain(&error), "reading the position in the address pool failed");
+                tracing::warn!(error = chain(&error), "cannot read the last allocated pod address; allocation restarts at the first free address of the pool");
             }
             if wanted && let Err(error) = bridge.acquire() {
-                return tracing::warn!(error = chain(&error), "acquiring the built-in bridge failed");
+                return tracing::warn!(error = chain(&error), "cannot reserve the built-in bridge for this daemon; another daemon may use it");
             }
             if let Some(pod) = spared {
-                return tracing::warn!(pod = %pod.id, "kept all interfaces: those of a pod with an unreadable record are unknown");
+                return tracing::warn!(pod = %pod.id, "not removing leftover network interfaces: the record of this pod is unreadable and one may be its own");
             }
             match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
@@ -257,7 +259,7 @@ impl Runtime {
     async fn check_networks(&self) {
         for pod in self.connected_by(NetworkKind::Cni) {
             if let Err(error) = self.networks.cni().check(&self.detach_target(pod.id.as_str())).await {
-                tracing::info!(pod = %pod.id, error = chain(&error), "a CNI plugin reports that the pod's network has changed");
+                tracing::info!(pod = %pod.id, error = chain(&error), "the CNI plugins report a problem of a running pod's network (CHECK); recreate the pod if it has no network");
             }
         }
     }
@@ -275,10 +277,10 @@ impl Runtime {
         let alive: Vec<String> = self.alive().into_iter().collect();
         let cni::GcReport { detached, networks: _, failed } = self.networks.cni().gc(&alive).await;
         for pod in detached {
-            tracing::info!(pod, "CNI detached a pod that no longer exists");
+            tracing::info!(pod, "detached a pod that no longer exists from its CNI network");
         }
         for failure in failed {
-            tracing::warn!(error = chain(&failure), "CNI garbage collection failed; trying again later");
+            tracing::warn!(error = chain(&failure), "cannot collect the garbage of CNI networks; will retry");
         }
     }
 

@@ -14,7 +14,7 @@ pub(crate) fn read(layout: &Layout) -> CreatedParents {
         .unwrap_or_else(|error| {
             tracing::warn!(
                 error = chain(&error),
-                "which cgroups were made above those of pods is not known: they stay"
+                "cannot read which parent cgroups of pods crisp created; they stay when empty"
             );
             None
         })
@@ -44,7 +44,10 @@ impl Runtime {
 
     fn write_parent_cgroups(&self, above: &CreatedParents) {
         if let Err(error) = safe_fs::write_json(&self.layout.parent_cgroups(), above) {
-            tracing::warn!(error = chain(&error), "the cgroups above those of pods may stay after the next start");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot record which parent cgroups of pods crisp created; they may stay after a restart of the daemon"
+            );
         }
     }
 }

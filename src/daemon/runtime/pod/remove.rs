@@ -17,7 +17,7 @@ pub(crate) enum RemovePodError {
     Stop { pod: PodId, source: StopPodError },
     #[error("removing a container of pod {pod}")]
     Container { pod: PodId, source: RemoveError },
-    #[error("pod {pod}: {}", words(.left))]
+    #[error("pod {pod} is only partly removed, will retry: {}", words(.left))]
     Left { pod: PodId, left: Vec<CleanupFailure> },
 }
 

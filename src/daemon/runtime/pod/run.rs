@@ -32,7 +32,7 @@ pub(crate) enum RunPodError {
     Privileged(String),
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    #[error("this host has no AppArmor")]
+    #[error("the pod requests an AppArmor profile, and this host has no AppArmor")]
     NoApparmor,
     #[error(transparent)]
     Selinux(#[from] SelinuxError),
@@ -50,7 +50,7 @@ pub(crate) enum RunPodError {
     Disk(#[from] FileError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    #[error("creating the sandbox")]
+    #[error("creating the pod's sandbox")]
     Hold(#[from] SandboxError),
     #[error(transparent)]
     Network(#[from] NetworkError),

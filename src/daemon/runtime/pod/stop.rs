@@ -14,7 +14,7 @@ use crate::store::{Entry, PodRecord};
 pub(crate) enum StopPodError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("stopping the pod's containers")]
+    #[error("stopping a container of the pod")]
     Container(#[from] StopError),
 }
 

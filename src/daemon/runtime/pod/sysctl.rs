@@ -4,15 +4,13 @@ use model::{ErrorClass, ErrorKind, NsMode, PodSpec, RequestField};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SysctlError {
-    #[error("{0:?} does not belong to a namespace of the pod: setting it would change the host")]
+    #[error("sysctl {0:?} does not belong to a namespace of the pod: setting it would change the host")]
     NotNamespaced(String),
-    #[error("{name:?} would change the host: the pod uses the host's {namespace} namespace")]
+    #[error("sysctl {name:?} would change the host: the pod uses the host's {namespace} namespace")]
     Shared { name: String, namespace: &'static str },
-    #[error(
-        "{0:?} is not a valid name of a kernel parameter: expected letters, digits, `_` and `-`, separated by dots"
-    )]
+    #[error("invalid sysctl name {0:?}: expected letters, digits, `_` and `-`, separated by dots")]
     Name(String),
-    #[error("the value of {0:?} has an invalid character: expected letters, digits, blanks and `,.:-_`")]
+    #[error("the value of sysctl {0:?} has an invalid character: expected letters, digits, blanks and `,.:-_`")]
     Value(String),
 }
 

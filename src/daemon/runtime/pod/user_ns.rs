@@ -13,9 +13,9 @@ use crate::store::Layout;
 pub(crate) enum UserNsError {
     #[error("this host does not support user namespaces: {0}")]
     Host(String),
-    #[error("must not be NODE in a pod with a user namespace")]
+    #[error("the PID namespace must not be NODE in a pod with a user namespace")]
     HostPid,
-    #[error("must not be NODE in a pod with a user namespace")]
+    #[error("the IPC namespace must not be NODE in a pod with a user namespace")]
     HostIpc,
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn probe(shim: &ShimProgram, layout: &Layout) -> UserNsUnavaila
         Err(fault) => Some(fault.to_string()),
     };
     if let Some(reason) = &lack {
-        tracing::info!(reason, "user namespaces are not available");
+        tracing::info!(reason, "this host does not support user namespaces; pods that request one are refused");
     }
     lack
 }

@@ -32,13 +32,13 @@ pub(crate) enum ResizeError {
     Apply(#[from] ApplyError),
     #[error(transparent)]
     OomScore(#[from] OomScoreError),
-    #[error("writing the journal {}", path.display())]
+    #[error("writing the resize journal {}", path.display())]
     Journal { path: PathBuf, source: io::Error },
-    #[error("recording the change")]
+    #[error("writing the new limits to the record of the pod or container")]
     Record(#[from] FileError),
     #[error(transparent)]
     Fault(#[from] InjectedFailure),
-    #[error("{}, and taking the change back failed too", chain(.first))]
+    #[error("{}, and rolling back the resize failed too", chain(.first))]
     Left { first: Box<ResizeError>, source: ApplyError },
 }
 
@@ -99,7 +99,7 @@ impl OpenJournal {
     /// There is nothing to finish or undo any more.
     fn done(self) {
         if let Err(error) = self.file.write_all_at(DONE, 0) {
-            tracing::warn!(path = %self.path.display(), %error, "a journal could not be closed");
+            tracing::warn!(path = %self.path.display(), %error, "cannot mark a resize journal as complete; the next start of the daemon processes it again");
         }
     }
 }
@@ -136,7 +136,7 @@ pub(crate) fn forget(dir: &Path) {
     let path = Journal::<()>::path(dir);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a journal could not be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a resize journal after a complete resize; remove it by hand");
         }
         Ok(()) | Err(_) => {}
     }
@@ -204,13 +204,16 @@ pub(crate) fn recover<A: DeserializeOwned>(
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {
             let (cgroup, error) = (group.path(), chain(error));
-            tracing::error!(%cgroup, error, "cannot finish or roll back a resize that an earlier daemon began");
+            tracing::error!(%cgroup, error, "cannot complete or roll back an interrupted resize: some limits are new, some old; the next start retries");
             return Some(Recovered { journal, outcome });
         }
     };
     match recorded {
         Ok(()) => forget(dir),
-        Err(error) => tracing::error!(error = chain(&error), "cannot record a resize that an earlier daemon began"),
+        Err(error) => tracing::error!(
+            error = chain(&error),
+            "cannot record the limits of an interrupted resize; the next start of the daemon retries"
+        ),
     }
     Some(Recovered { journal, outcome })
 }
@@ -219,7 +222,7 @@ pub(crate) fn recover<A: DeserializeOwned>(
 pub(crate) fn drop_unified_on_v1(field: &str, version: Version, limits: &mut LimitsPatch) {
     if version == Version::V1 && !limits.unified.is_empty() {
         let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
-        tracing::warn!(?keys, "{field}.unified means nothing on cgroup v1");
+        tracing::warn!(?keys, "ignoring {field}.unified: this host has cgroup v1");
         limits.unified.clear();
     }
 }

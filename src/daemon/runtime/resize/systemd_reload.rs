@@ -25,7 +25,10 @@ impl Runtime {
                 loop {
                     reloads.wait()?;
                     if let Err(error) = systemd.settle() {
-                        tracing::warn!(error = chain(&error), "systemd reloaded, and does not answer");
+                        tracing::warn!(
+                            error = chain(&error),
+                            "systemd does not answer after a reload; checking the limits of pods and containers anyway"
+                        );
                     }
                     if sender.blocking_send(()).is_err() {
                         return Ok(());
@@ -33,7 +36,7 @@ impl Runtime {
                 }
             });
             if let Err(error) = waited {
-                tracing::warn!(%error, "reloads of systemd are not noticed: they may change limits");
+                tracing::warn!(%error, "cannot detect reloads of systemd; limits that a reload changes are not restored");
             }
         });
         let runtime = Arc::downgrade(self);

@@ -245,7 +245,10 @@ impl Runtime {
             match record.change_processes(self, &group, &updated) {
                 // The change is finished and will not be rolled back.
                 Ok(changed) => drop(changed),
-                Err(error) => tracing::warn!(error = chain(&error), "an OOM score could not be changed"),
+                Err(error) => tracing::warn!(
+                    error = chain(&error),
+                    "completing an interrupted resize: cannot change the OOM score of the container's processes"
+                ),
             }
             updated.applied_mut().extend(applied.clone());
             let written = safe_fs::overwrite_json(&updated.file(&self.layout), &updated);

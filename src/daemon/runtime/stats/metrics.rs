@@ -71,7 +71,10 @@ impl Runtime {
                 Ok(Some(metered)) => list.push(metered),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "cannot read the metrics of a container; leaving it out")
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot read the metrics of a container; ListPodSandboxMetrics omits it"
+                    )
                 }
             }
         }

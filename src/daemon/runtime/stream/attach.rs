@@ -67,7 +67,7 @@ impl Runtime {
             }
             Err(error) => {
                 let words = chain(&error);
-                tracing::debug!(%container, error = words, "attach");
+                tracing::debug!(%container, error = words, "attaching a client to the container failed");
                 Outcome::Failed(format!("error attaching to container: {words}"))
             }
         };

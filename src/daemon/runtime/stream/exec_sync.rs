@@ -19,17 +19,17 @@ use crate::sandbox_client::{SandboxClient, SandboxError};
 pub(crate) enum ExecError {
     #[error(transparent)]
     NotRunning(#[from] NotRunning),
-    #[error("creating pipes")]
+    #[error("creating pipes for the output of ExecSync")]
     Pipe(#[source] io::Error),
     #[error("failed to exec in container {container}")]
     Program { container: ContainerId, source: SandboxError },
-    #[error("executing in container {container}")]
+    #[error("sending the exec in container {container} to the pod's shim")]
     Shim { container: ContainerId, source: SandboxError },
-    #[error("container {container} already runs {COMMANDS_MAX} commands of ExecSync, the maximum")]
+    #[error("container {container} already runs {COMMANDS_MAX} ExecSync commands, the maximum: wait until one ends")]
     TooMany { container: ContainerId },
-    #[error("cmd: too long")]
+    #[error("cmd is too long for the message to the pod's shim")]
     TooLong(#[source] shim_protocol::FrameError),
-    #[error("the command did not exit within {0:?} and was killed")]
+    #[error("the ExecSync command did not exit within {0:?} and was killed")]
     Timeout(Duration),
 }
 

@@ -28,7 +28,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 pub(crate) enum ForwardError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("pod {0} is not ready: ports of a pod can be forwarded while its sandbox runs")]
+    #[error("cannot forward ports: the sandbox of pod {0} is not ready")]
     NotReady(PodId),
 }
 
@@ -44,7 +44,7 @@ impl ErrorClass for ForwardError {
 /// A port on which no process of the pod listens.
 #[derive(Debug, thiserror::Error)]
 enum DialError {
-    #[error("entering the pod's network namespace")]
+    #[error("entering the pod's network namespace for port-forward")]
     Enter(#[source] io::Error),
     #[error("failed to connect to localhost:{port} inside pod {pod}, IPv4: {v4}, IPv6: {v6}")]
     Refused { pod: PodId, port: u16, v4: io::Error, v6: io::Error },
@@ -98,7 +98,7 @@ impl Runtime {
             }
             Err(failed) => {
                 let words = model::error_chain::chain(&failed);
-                tracing::debug!(%pod, port, error = words, "port-forward");
+                tracing::debug!(%pod, port, error = words, "forwarding a connection to a port of the pod failed");
                 error.send(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
                 drop((input, output));
             }

@@ -15,7 +15,7 @@ pub(crate) enum NotRunning {
     Lookup(#[from] LookupError),
     #[error("container {container} is {state}, not running")]
     State { container: ContainerId, state: &'static str },
-    #[error("the pod of container {0} is not ready")]
+    #[error("cannot run a command in or attach to container {0}: its pod is not ready")]
     Pod(ContainerId),
 }
 
@@ -30,7 +30,7 @@ impl ErrorClass for NotRunning {
 
 /// A container to which no client can attach.
 #[derive(Debug, thiserror::Error)]
-#[error("attach")]
+#[error("cannot attach to the container")]
 pub(crate) struct AttachError(#[source] NotRunning);
 
 impl ErrorClass for AttachError {

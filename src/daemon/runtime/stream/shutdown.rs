@@ -45,7 +45,7 @@ impl Runtime {
     pub(crate) async fn shutdown_streams(&self) {
         self.stream_shutdown.0.send_replace(true);
         if tokio::time::timeout(PATIENCE, self.stream_shutdown.0.closed()).await.is_err() {
-            tracing::warn!("some streaming clients did not receive the status of the shutdown in time");
+            tracing::warn!("the daemon exits before all exec and attach clients received the status of the shutdown");
         }
     }
 }

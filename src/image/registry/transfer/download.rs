@@ -155,7 +155,7 @@ impl Pull {
             (outcome, held) = self.clone().download(plan, start + skipped, held).await?;
             match outcome {
                 Err(PullError::Unpack { source, .. }) if source.blames_source() && skipped + 1 < self.remotes.len() => {
-                    tracing::warn!(image = %self.image, error = &source as &dyn std::error::Error, "trying the next endpoint");
+                    tracing::warn!(image = %self.image, error = &source as &dyn std::error::Error, "a registry endpoint sent an invalid layer; trying the next endpoint");
                 }
                 Ok(unpacked) => {
                     self.progress.unpacked();
@@ -188,7 +188,7 @@ impl Pull {
             Ok(()) => Some(ready),
             // The download will report the reason.
             Err(error) => {
-                tracing::debug!(%blob, error = chain(&error), "no access to a stored layer; downloading it");
+                tracing::debug!(%blob, error = chain(&error), "cannot confirm access to a layer in the store; downloading it");
                 None
             }
         }

@@ -250,13 +250,21 @@ impl State {
             free && !held.is_beside() && !held.is_large.load(Relaxed) && of_registry < BESIDE_OF_REGISTRY_MAX
         });
         if let Some((rate, held)) = aside {
-            tracing::debug!(registry = held.registry, rate, "an overtaken download continues beside the places");
+            tracing::debug!(
+                registry = held.registry,
+                rate,
+                "a slow layer download no longer counts for image.downloads, so that another registry's can start"
+            );
             held.beside.store(true, Relaxed);
             return;
         }
         let times = u64::try_from(waited.as_millis() / PATIENCE.as_millis()).unwrap_or(u64::MAX);
         if let Some((rate, held)) = others.first().filter(|(rate, _)| *rate < RATE_MIN.saturating_mul(times)) {
-            tracing::debug!(registry = held.registry, rate, "aborting a slow download for another registry");
+            tracing::debug!(
+                registry = held.registry,
+                rate,
+                "aborting a slow layer download, so that another registry's can start"
+            );
             held.broken_off.store(true, Relaxed);
             held.breaks_off.notify_waiters();
         }

@@ -68,7 +68,7 @@ impl<'a> BlobStream<'a> {
                 backoff = Backoff::new();
             }
             let Some(pause) = backoff.pause(None) else { return Err(error) };
-            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "resuming a blob");
+            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "a layer download was interrupted; resuming it");
             self.pull.counters.retried();
             tokio::time::sleep(pause).await;
         }

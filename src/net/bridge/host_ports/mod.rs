@@ -16,7 +16,7 @@ use super::netlink::NetlinkError;
 /// A host port that a pod cannot have.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
-    #[error("host port {port} is taken by pod {pod}")]
+    #[error("host port {port} is already used by pod {pod}")]
     Taken { port: HostPort, pod: String },
     #[error("host_port {port} is in use by a process of the host")]
     InUse { port: HostPort },
@@ -24,17 +24,17 @@ pub enum PortError {
     NotLocal { host_ip: IpAddr },
     #[error("host_ip {host_ip} is link-local: expected an address that is valid without an interface")]
     LinkLocal { host_ip: IpAddr },
-    #[error("reading the addresses of the host for host ports")]
+    #[error("reading the host's addresses for host ports")]
     Look(#[source] NetlinkError),
-    #[error("holding host port {port}")]
+    #[error("reserving host port {port} for a pod")]
     Hold { port: HostPort, source: io::Error },
     #[error("host port {port} is mapped twice by one pod, to {first} and to {second}")]
     Twice { port: HostPort, first: SocketAddr, second: SocketAddr },
-    #[error("host port {port}: invalid address {host_ip:?}")]
+    #[error("host port {port}: invalid host_ip {host_ip:?}")]
     NoAddress { port: u16, host_ip: String },
-    #[error("host port {port}: the pod has no address of the family of {host_ip}")]
+    #[error("host port {port}: host_ip {host_ip} is IPv4 or IPv6, and the pod has no address of that family")]
     NoFamily { port: u16, host_ip: IpAddr },
-    #[error("host port {port} at ::1: the kernel does not route packets from ::1 to a pod")]
+    #[error("host port {port} cannot use host_ip ::1: the kernel does not route packets from ::1 to a pod")]
     Loopback { port: u16 },
 }
 
@@ -270,7 +270,7 @@ mod tests {
         let mut ports = Ports::default();
         ports.claim("a", &[tcp("", 80)], &both()).unwrap();
         let error = ports.claim("b", &[tcp("127.0.0.1", 80)], &both()).unwrap_err();
-        assert_eq!(error.to_string(), "host port 80/TCP is taken by pod a");
+        assert_eq!(error.to_string(), "host port 80/TCP is already used by pod a");
     }
 
     #[test]
@@ -287,7 +287,10 @@ mod tests {
     fn an_address_that_the_pod_cannot_be_reached_at_is_refused() {
         let mut ports = Ports::default();
         let error = ports.claim("a", &[tcp("2001:db8::1", 80)], &both()[..1]).unwrap_err();
-        assert_eq!(error.to_string(), "host port 80: the pod has no address of the family of 2001:db8::1");
+        assert_eq!(
+            error.to_string(),
+            "host port 80: host_ip 2001:db8::1 is IPv4 or IPv6, and the pod has no address of that family"
+        );
         assert!(matches!(ports.claim("a", &[tcp("::1", 80)], &both()), Err(PortError::Loopback { port: 80 })));
         assert!(matches!(ports.claim("a", &[tcp("fe80::1", 80)], &both()), Err(PortError::LinkLocal { .. })));
         assert!(matches!(ports.claim("a", &[tcp("here", 80)], &both()), Err(PortError::NoAddress { .. })));

@@ -95,7 +95,7 @@ impl Sockets {
                     Err(error) => {
                         if left.is_empty() && !told {
                             let error: &(dyn std::error::Error + 'static) = &error;
-                            tracing::warn!(pod, error, "host ports of a pod are not held; trying again");
+                            tracing::warn!(pod, error, "cannot reserve the host ports of a pod; will retry");
                         }
                         left.push(binding);
                     }

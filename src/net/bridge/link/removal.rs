@@ -55,11 +55,7 @@ fn remove(state: &Arc<Mutex<State>>, links: &[PendingLink]) {
         link::remove(&mut batch, name);
         if let Err(error) = Socket::route().and_then(|socket| socket.request(batch)) {
             let error: &(dyn std::error::Error + 'static) = &error;
-            tracing::warn!(
-                interface = name,
-                error,
-                "an interface could not be removed; trying again with the next sweep"
-            );
+            tracing::warn!(interface = name, error, "cannot remove the network interface of a pod; will retry");
             continue;
         }
         if let Some(pod) = pod {

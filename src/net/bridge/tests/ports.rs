@@ -124,7 +124,7 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
         let ips = bridge.reserve(&second.id).unwrap();
         let error = bridge.attach(&second, &ips).unwrap_err();
         assert!(matches!(&error, AttachError::Port(PortError::Taken { pod, .. }) if *pod == first.pod.id), "{error}");
-        assert_eq!(error.to_string(), format!("host port 8080/TCP is taken by pod {}", first.pod.id));
+        assert_eq!(error.to_string(), format!("host port 8080/TCP is already used by pod {}", first.pod.id));
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was made");
         bridge.detach(&second.id).unwrap().wait();

@@ -269,7 +269,10 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_has_another_address() {
         bridge.set_pod_cidrs(nets(&["10.244.3.0/24"])).unwrap();
         let error = bridge.set_pod_cidrs(nets(&["10.9.0.0/24", "fd00:9::/64"])).unwrap_err();
         assert!(matches!(&error, PoolInUse::Lives { pod: lives, .. } if *lives == pod.pod.id), "{error}");
-        let text = format!("pod {} has the address 10.244.3.2, outside of 10.9.0.0/24, fd00:9::/64", pod.pod.id);
+        let text = format!(
+            "cannot change the address pools: pod {} uses 10.244.3.2, outside of 10.9.0.0/24, fd00:9::/64",
+            pod.pod.id
+        );
         assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
         assert_eq!(bridge.pools(), nets(&["10.244.3.0/24"]));
         // Wider ones that contain the pod's are accepted.

@@ -22,9 +22,9 @@ const FILES_MAX: usize = 1024;
 /// A configuration directory that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
-    #[error("reading the directory {path}")]
+    #[error("reading the directory of CNI configurations {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} has more than {FILES_MAX} configurations")]
+    #[error("{path} has more than {FILES_MAX} CNI configurations")]
     TooMany { path: PathBuf },
 }
 

@@ -20,35 +20,35 @@ const PLUGINS_MAX: usize = 64;
 /// A file that is not a valid network configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfError {
-    #[error("reading the file")]
+    #[error("reading the CNI configuration")]
     Read(#[source] std::io::Error),
-    #[error("expected a regular file")]
+    #[error("the CNI configuration is not a regular file")]
     NoFile,
-    #[error("file larger than {0} bytes")]
+    #[error("the CNI configuration is larger than {0} bytes")]
     TooLarge(u64),
-    #[error("expected JSON")]
+    #[error("the CNI configuration is not valid JSON")]
     Json(#[source] serde_json::Error),
-    #[error("expected a JSON object")]
+    #[error("the CNI configuration is not a JSON object")]
     NoObject,
-    #[error("missing {0}")]
+    #[error("the CNI configuration has no {0}")]
     Missing(&'static str),
-    #[error("{field} is not {wanted}")]
+    #[error("{field} of the CNI configuration is not {wanted}")]
     Wrong { field: String, wanted: &'static str },
     #[error(
-        "invalid network name {name:?}: expected a letter or digit, then up to 127 letters, digits, dots, hyphens or underscores"
+        "invalid CNI network name {name:?}: expected a letter or digit, then up to 127 letters, digits, dots, hyphens or underscores"
     )]
     Name { name: String },
-    #[error("invalid plugin type {plugin:?}: expected a file name without a path")]
+    #[error("invalid CNI plugin type {plugin:?}: expected a file name without a path")]
     Type { plugin: String },
-    #[error("no common CNI version: the configuration allows {offered}")]
+    #[error("crisp supports no CNI version that the configuration allows: {offered}")]
     Version { offered: String },
-    #[error("a list of plugins requires the extension .conflist")]
+    #[error("a CNI configuration with a list of plugins must have the extension .conflist")]
     List,
-    #[error("more than {PLUGINS_MAX} plugins")]
+    #[error("the CNI configuration has more than {PLUGINS_MAX} plugins")]
     TooMany,
-    #[error("loadOnlyInlinedPlugins is true, but the configuration has no plugins")]
+    #[error("loadOnlyInlinedPlugins is true, but the CNI configuration has no plugins")]
     NothingInlined,
-    #[error("plugin file {file}")]
+    #[error("CNI plugin configuration {file}")]
     Beside { file: String, source: Box<ConfError> },
 }
 

@@ -20,13 +20,13 @@ const OWN: &str = "10-crisp.conflist";
 
 #[derive(Debug, thiserror::Error)]
 pub enum PodCidrError {
-    #[error("parsing the pod CIDRs")]
+    #[error("reading the pod CIDRs for the CNI template")]
     Cidr(#[from] BadCidr),
-    #[error("reading the template {path}")]
+    #[error("reading the CNI template {path}")]
     Template { path: PathBuf, source: ConfError },
-    #[error("rendering the template {path}")]
+    #[error("filling in the CNI template {path}")]
     Follow { path: PathBuf, source: TemplateError },
-    #[error("the template {path} renders an invalid network configuration")]
+    #[error("the CNI template {path} gives an invalid network configuration")]
     Invalid { path: PathBuf, source: ConfError },
     #[error(transparent)]
     Dir(#[from] DirError),

@@ -10,7 +10,7 @@ use super::cidr::Cidr;
 
 /// An invalid template.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("line {line} of the template: {what}")]
+#[error("line {line} of the CNI template: {what}")]
 pub struct TemplateError {
     pub line: usize,
     pub what: String,

@@ -44,7 +44,7 @@ fn the_first_valid_file_by_name_is_in_use() {
     let (name, bad) = in_use(&env);
     assert_eq!(name.as_deref(), Some("early"));
     assert_eq!(bad.len(), 1);
-    assert!(bad[0].contains("10-broken.conflist: expected JSON: "), "{bad:?}");
+    assert!(bad[0].contains("10-broken.conflist: the CNI configuration is not valid JSON: "), "{bad:?}");
 }
 
 #[test]
@@ -83,32 +83,44 @@ fn a_conf_file_is_a_network_with_one_plugin() {
     env.conf("10-x.conf", &plain("x"));
     let (name, bad) = in_use(&env);
     assert_eq!(name, None);
-    assert!(bad[0].contains("requires the extension .conflist"), "{bad:?}");
+    assert!(bad[0].contains("must have the extension .conflist"), "{bad:?}");
 }
 
 #[test]
 fn an_invalid_configuration_names_the_reason() {
     let cases = [
-        ("[]", "expected a JSON object"),
-        ("{\"name\": \"a\"} x", "expected JSON"),
-        (r#"{"plugins": [{"type": "x"}]}"#, "missing name"),
-        (r#"{"name": 7, "plugins": [{"type": "x"}]}"#, "name is not a text"),
-        (r#"{"name": "../../etc", "plugins": [{"type": "x"}]}"#, "invalid network name"),
-        (r#"{"name": "", "plugins": [{"type": "x"}]}"#, "invalid network name"),
-        (r#"{"name": "a"}"#, "missing plugins"),
-        (r#"{"name": "a", "plugins": []}"#, "missing plugins"),
-        (r#"{"name": "a", "plugins": {}}"#, "plugins is not a list"),
-        (r#"{"name": "a", "plugins": ["x"]}"#, "a plugin is not a JSON object"),
-        (r#"{"name": "a", "plugins": [{}]}"#, "missing type"),
-        (r#"{"name": "a", "plugins": [{"type": "../sh"}]}"#, "invalid plugin type"),
-        (r#"{"name": "a", "plugins": [{"type": ".."}]}"#, "invalid plugin type"),
-        (r#"{"name": "a", "plugins": [{"type": ""}]}"#, "invalid plugin type"),
-        (r#"{"name": "a", "plugins": [{"type": "x\u0000y"}]}"#, "invalid plugin type"),
-        (r#"{"name": "a", "plugins": [{"type": "x", "capabilities": {"mac": 1}}]}"#, "capabilities is not"),
-        (r#"{"name": "a", "cniVersion": "9.0.0", "plugins": [{"type": "x"}]}"#, "no common CNI version"),
-        (r#"{"name": "a", "cniVersion": 1, "plugins": [{"type": "x"}]}"#, "cniVersion is not a text"),
-        (r#"{"name": "a", "cniVersions": [1], "plugins": [{"type": "x"}]}"#, "cniVersions is not"),
-        (r#"{"name": "a", "disableCheck": "maybe", "plugins": [{"type": "x"}]}"#, "disableCheck is not"),
+        ("[]", "the CNI configuration is not a JSON object"),
+        ("{\"name\": \"a\"} x", "the CNI configuration is not valid JSON"),
+        (r#"{"plugins": [{"type": "x"}]}"#, "has no name"),
+        (r#"{"name": 7, "plugins": [{"type": "x"}]}"#, "name of the CNI configuration is not a text"),
+        (r#"{"name": "../../etc", "plugins": [{"type": "x"}]}"#, "invalid CNI network name"),
+        (r#"{"name": "", "plugins": [{"type": "x"}]}"#, "invalid CNI network name"),
+        (r#"{"name": "a"}"#, "has no plugins"),
+        (r#"{"name": "a", "plugins": []}"#, "has no plugins"),
+        (r#"{"name": "a", "plugins": {}}"#, "plugins of the CNI configuration is not a list"),
+        (r#"{"name": "a", "plugins": ["x"]}"#, "a plugin of the CNI configuration is not a JSON object"),
+        (r#"{"name": "a", "plugins": [{}]}"#, "has no type"),
+        (r#"{"name": "a", "plugins": [{"type": "../sh"}]}"#, "invalid CNI plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": ".."}]}"#, "invalid CNI plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": ""}]}"#, "invalid CNI plugin type"),
+        (r#"{"name": "a", "plugins": [{"type": "x\u0000y"}]}"#, "invalid CNI plugin type"),
+        (
+            r#"{"name": "a", "plugins": [{"type": "x", "capabilities": {"mac": 1}}]}"#,
+            "capabilities of the CNI configuration is not",
+        ),
+        (r#"{"name": "a", "cniVersion": "9.0.0", "plugins": [{"type": "x"}]}"#, "supports no CNI version"),
+        (
+            r#"{"name": "a", "cniVersion": 1, "plugins": [{"type": "x"}]}"#,
+            "cniVersion of the CNI configuration is not a text",
+        ),
+        (
+            r#"{"name": "a", "cniVersions": [1], "plugins": [{"type": "x"}]}"#,
+            "cniVersions of the CNI configuration is not",
+        ),
+        (
+            r#"{"name": "a", "disableCheck": "maybe", "plugins": [{"type": "x"}]}"#,
+            "disableCheck of the CNI configuration is not",
+        ),
         (r#"{"name": "a", "loadOnlyInlinedPlugins": true}"#, "loadOnlyInlinedPlugins"),
     ];
     for (text, why) in cases {
@@ -133,7 +145,7 @@ fn files_that_are_large_or_not_regular_are_skipped() {
     std::os::unix::fs::symlink("/dev/zero", env.path("conf/22-endless.conflist")).unwrap();
     let (name, bad) = in_use(&env);
     assert_eq!(name.as_deref(), Some("good"));
-    let reasons = ["larger than", "a regular file", "reading the file", "a regular file"];
+    let reasons = ["larger than", "a regular file", "reading the CNI configuration", "a regular file"];
     assert_eq!(bad.len(), reasons.len());
     for (output, reason) in bad.iter().zip(reasons) {
         assert!(output.contains(reason), "{output}");
@@ -180,7 +192,7 @@ fn plugins_may_be_configured_in_separate_files() {
     fs::write(env.path("conf/net/20-c.conf"), r#"{"type": "../c"}"#).unwrap();
     let (name, bad) = in_use(&env);
     assert_eq!(name, None);
-    assert!(bad[0].contains("20-c.conf") && bad[0].contains("invalid plugin type"), "{bad:?}");
+    assert!(bad[0].contains("20-c.conf") && bad[0].contains("invalid CNI plugin type"), "{bad:?}");
 }
 
 #[tokio::test]
@@ -192,7 +204,10 @@ async fn a_network_that_is_not_ready_names_the_invalid_files() {
     env.conf("10-a.conflist", "{");
     env.conf("20-b.conf", "[]");
     let bad = words(&env.cni.status().await.unwrap_err());
-    for part in ["10-a.conflist: expected JSON", "20-b.conf: expected a JSON object"] {
+    for part in [
+        "10-a.conflist: the CNI configuration is not valid JSON",
+        "20-b.conf: the CNI configuration is not a JSON object",
+    ] {
         assert!(bad.contains(part), "{bad}");
     }
     let refused = env.cni.add(&crate::cni::tests::support::pod("p")).await.unwrap_err();
@@ -268,7 +283,7 @@ fn invalid_ranges_and_templates_are_refused_without_a_write() {
     assert_eq!(error.kind(), ErrorKind::Precondition);
     assert!(words(&error).contains(".Unknown"), "{error}");
     let error = refused("{\"name\": \"{{.PodCIDR}}\"}", "10.0.0.0/24");
-    assert!(words(&error).contains("invalid network name"), "{error}");
+    assert!(words(&error).contains("invalid CNI network name"), "{error}");
     let env = TestEnv::new();
     env.change(|settings| settings.template = Some(Path::new("/nowhere").to_owned()));
     let error = env.cni.set_pod_cidrs("10.0.0.0/24").unwrap_err();

@@ -63,7 +63,9 @@ impl PluginChain<'_> {
             let part = PluginChain { deadline, ..*self };
             match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
                 Ok(_) => {}
-                Err(error) if error.is_unknown_container() => tracing::debug!(%error, "plugin does not know the pod"),
+                Err(error) if error.is_unknown_container() => {
+                    tracing::debug!(%error, "a CNI plugin does not know the pod, so there is nothing to detach")
+                }
                 Err(error) if result.is_some() => return Err(error),
                 Err(error) => first = first.and(Err(error)),
             }
@@ -142,7 +144,12 @@ impl PluginChain<'_> {
         let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
         let output = exec::run(call).instrument(step).await?;
         if !output.stderr.is_empty() {
-            tracing::debug!(plugin = output.plugin, verb = verb.as_str(), stderr = output.stderr, "plugin output");
+            tracing::debug!(
+                plugin = output.plugin,
+                verb = verb.as_str(),
+                stderr = output.stderr,
+                "a CNI plugin wrote to stderr"
+            );
         }
         Ok(output)
     }
@@ -218,7 +225,7 @@ impl VersionCache {
         let supported = match supported {
             Ok(supported) => supported,
             Err(error) => {
-                tracing::debug!(%error, "plugin did not report its versions");
+                tracing::debug!(%error, "a CNI plugin did not report the CNI versions that it supports");
                 return Ok(None);
             }
         };

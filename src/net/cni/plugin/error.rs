@@ -39,7 +39,7 @@ impl fmt::Display for Verb {
 /// A plugin that failed. Output of plugins is shortened and shown without control characters.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    #[error("the CNI plugin {plugin} is in none of the directories {}", paths(dirs))]
+    #[error("CNI plugin {plugin} not found in {}: install it there, or set network.cni.bin_dirs", paths(dirs))]
     Missing { plugin: String, dirs: Vec<PathBuf> },
     #[error("starting the CNI plugin {} for {verb}", path.display())]
     Start { path: PathBuf, verb: Verb, source: io::Error },

@@ -201,7 +201,7 @@ impl Pipes {
         self.stdin = None;
         match timeout(DRAIN, self.pump()).await {
             Ok(pumped) => pumped?,
-            Err(_) => tracing::debug!("another process keeps the plugin's output open"),
+            Err(_) => tracing::debug!("a CNI plugin exited, but another process keeps its output open"),
         }
         Ok(status)
     }

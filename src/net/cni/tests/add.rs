@@ -162,7 +162,7 @@ async fn invalid_input_is_refused_before_any_plugin_runs() {
     test_env.list(&[("bridge", json!({})), ("missing", json!({}))]);
     let error = test_env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&error, AddError::Plugin { source: PluginError::Missing { .. }, .. }), "{error}");
-    assert!(words(&error).contains("missing is in none of the directories"), "{}", words(&error));
+    assert!(words(&error).contains("CNI plugin missing not found in"), "{}", words(&error));
     assert_eq!(error.kind(), ErrorKind::Precondition);
     test_env.list(&[("bridge", json!({}))]);
     for netns in [None, Some("/nowhere".into()), Some(test_env.path("bin"))] {

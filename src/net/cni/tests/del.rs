@@ -92,7 +92,7 @@ async fn the_record_stays_until_all_plugins_have_succeeded() {
     assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
     fs::remove_file(test_env.path("bin/first")).unwrap();
     let error = test_env.cni.del(&pod("p1")).await.unwrap_err();
-    assert!(words(&error).contains("first is in none of"), "{}", words(&error));
+    assert!(words(&error).contains("CNI plugin first not found in"), "{}", words(&error));
     assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
     test_env.plugin("first", r#"echo '{"code": 3, "msg": "which container?"}'; exit 1"#);
     test_env.cni.del(&pod("p1")).await.expect("nothing to do is a success");

@@ -53,7 +53,7 @@ async fn old_plugins_are_ready_if_they_are_installed() {
     test_env.list(&[("first", json!({})), ("second", json!({}))]);
     test_env.good("first");
     let error = test_env.cni.status().await.unwrap_err();
-    assert!(words(&error).contains("second is in none of"), "{}", words(&error));
+    assert!(words(&error).contains("CNI plugin second not found in"), "{}", words(&error));
     test_env.good("second");
     test_env.cni.status().await.expect("at once");
     assert!(test_env.deeds().is_empty());
