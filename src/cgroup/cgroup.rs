@@ -294,8 +294,7 @@ impl Cgroup {
 
     /// Returns the number of OOM kills in this cgroup; `None` if the kernel does not count them.
     pub fn oom_kills(&self) -> Option<u64> {
-        let text = fs::read_to_string(self.oom_file()?).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        cgroup_procs::oom_kills(&self.oom_file()?)
     }
 }
 

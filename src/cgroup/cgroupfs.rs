@@ -1,13 +1,13 @@
 //! Directories and files of one cgroup tree.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use cgroup_procs::files;
+pub(crate) use cgroup_procs::files::{LINKS_OF_A_LEAF, gone, write_once, write_to};
 
 use crate::cgroup::CgroupError;
 use crate::file_cache::FileCache;
@@ -64,37 +64,9 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), CgroupErro
     }
 }
 
-/// The links of a directory with none below it: its name and its own dot. Each one below has another, by its two dots.
-pub(crate) const LINKS_OF_A_LEAF: u64 = 2;
-
 /// The cgroups directly below; none where the directory is gone.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
-    let failed = |source| CgroupError::Read { path: dir.to_owned(), source };
-    // Most have none, and then the long list of their files need not be made.
-    match fs::metadata(dir) {
-        Ok(about) if about.nlink() == LINKS_OF_A_LEAF || !about.is_dir() => return Ok(Vec::new()),
-        Ok(_) => {}
-        Err(e) if gone(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    }
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if gone(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    };
-    let mut dirs = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        if entry.file_type().map_err(failed)?.is_dir() {
-            dirs.push(entry.path());
-        }
-    }
-    Ok(dirs)
-}
-
-/// Whether an error means that the cgroup does not exist: it was removed, or the path is a kernel file.
-pub(crate) fn gone(e: &io::Error) -> bool {
-    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
+    files::children(dir).map_err(|source| CgroupError::Read { path: dir.to_owned(), source })
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<String, CgroupError> {
@@ -121,25 +93,6 @@ pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
         value: value.to_owned(),
         source,
     })
-}
-
-/// Hands `value` to the kernel in one write: each is one request there, so it must not come in parts.
-pub(crate) fn write_once(path: &Path, value: &str) -> io::Result<()> {
-    write_to(&File::options().write(true).open(path)?, value)
-}
-
-/// The same, for a file that takes several.
-pub(crate) fn write_to(mut file: &File, value: &str) -> io::Result<()> {
-    // A write of nothing would not reach the kernel, an empty line clears a set.
-    let value = if value.is_empty() { "\n" } else { value };
-    loop {
-        match file.write(value.as_bytes()) {
-            Ok(n) if n == value.len() => return Ok(()),
-            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use cgroup_procs::CgroupDirs;
 use model::resources::{Bytes, LimitsPatch, MemoryLimit};
 use model::{CgroupPath, ErrorClass as _};
 
@@ -131,6 +132,13 @@ fn processes_are_found_also_in_nested_cgroups() {
     // On v2 no process may live beside children that have controllers: nested ones are killed from above.
     top.group.kill_all(PATIENCE).unwrap();
     assert!(top.group.is_empty().unwrap() && nested.procs().unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_join_files_lead_to_the_same_directories_as_the_layout() {
+    let top = Throwaway::new();
+    assert_eq!(CgroupDirs::of_join_files(&top.group.join_files()), top.group.process_dirs());
 }
 
 #[test]

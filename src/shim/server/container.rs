@@ -5,8 +5,9 @@ use std::io::{self, Write as _};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use cgroup_procs::{CgroupDirs, Freezer, FreezerState};
 use launcher::io::stdio::Streams;
 use model::{ContainerState, Exit};
 use nix::unistd::Pid;
@@ -14,6 +15,9 @@ use shim_protocol::{LaunchConfig, LaunchWarning, ShimErrorKind};
 
 use crate::server::log_reopen::LogReopening;
 use crate::server::poststart_hooks::PoststartHooks;
+
+/// How long the shim waits for killed processes; it serves no other container meanwhile.
+const KILL_WITHIN: Duration = Duration::from_millis(100);
 
 /// The connection and request that wait for a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,67 +120,40 @@ impl Container {
         self.state_report().and_then(|phase| phase.pid())
     }
 
-    /// How often the kernel's out-of-memory killer came.
-    pub(crate) fn oom_kills(&self) -> u64 {
-        let Some(file) = &self.launch.cgroup.oom else { return 0 };
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        text.lines().find_map(|l| l.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    pub(crate) fn was_oom_killed(&self) -> bool {
+        self.launch.cgroup.oom.as_deref().and_then(cgroup_procs::oom_kills).is_some_and(|kills| kills > 0)
+    }
+
+    /// The directories of its cgroup, in which it may have created others.
+    fn cgroup(&self) -> CgroupDirs {
+        CgroupDirs::of_join_files(&self.launch.cgroup.join)
     }
 
     /// The processes in the container's cgroup.
     pub(crate) fn processes(&self) -> Vec<i32> {
-        let Some(file) = self.launch.cgroup.join.first() else { return Vec::new() };
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        text.lines().filter_map(|l| l.parse().ok()).collect()
+        let pids = self.cgroup().procs().unwrap_or_default();
+        pids.into_iter().filter_map(|pid| pid.get().try_into().ok()).collect()
     }
 
-    /// Whether all of its processes are frozen: a new one would be frozen, too, before its program
-    /// runs.
+    /// Whether its cgroup is frozen or is being frozen: a new process would be frozen before its program runs.
     pub(crate) fn is_frozen(&self) -> bool {
-        self.launch.cgroup.join.iter().any(|file| {
-            let read = |name| std::fs::read_to_string(file.with_file_name(name)).unwrap_or_default();
-            // Version 1 has one file, version 2 two: the written state and the actual one, also
-            // because of an ancestor.
-            let state = read("freezer.state");
-            (!state.is_empty() && !state.starts_with("THAWED"))
-                || read("cgroup.freeze").starts_with('1')
-                || read("cgroup.events").lines().any(|line| line == "frozen 1")
-        })
+        self.cgroup().freezer_state().is_ok_and(|state| state != FreezerState::Thawed)
     }
 
-    /// Thaws the container's own cgroup where that is frozen by version 1, whose frozen processes
-    /// do not die; returns whether it was frozen.
+    /// Thaws a container that is frozen by version 1, whose frozen processes do not exit; returns
+    /// whether it was frozen.
     pub(crate) fn thaw(&self) -> bool {
-        let files = self.launch.cgroup.join.iter().map(|file| file.with_file_name("freezer.state"));
-        let frozen = |file: &std::path::PathBuf| {
-            std::fs::read_to_string(file).is_ok_and(|state| !state.is_empty() && !state.starts_with("THAWED"))
-        };
+        let cgroup = self.cgroup();
+        let frozen = matches!(cgroup.freezer, Some(Freezer::V1(_)))
+            && cgroup.freezer_state().is_ok_and(|state| state != FreezerState::Thawed);
         // A cgroup that an ancestor freezes stays frozen; the next round tries again.
-        files.filter(frozen).filter(|file| std::fs::write(file, "THAWED").is_ok()).count() > 0
+        frozen && cgroup.thaw_all().is_ok()
     }
 
-    /// Kills whatever the first process left behind: in a PID namespace that others share, it does
-    /// not die by itself.
+    /// Kills the processes that the first one left: in a PID namespace that others share, they do not exit with it.
     pub(crate) fn kill_rest(&self) {
-        for file in &self.launch.cgroup.join {
-            // Version 2 does it at once, and below too; where the file is missing, the rounds below
-            // have to do.
-            let at_once = file.with_file_name("cgroup.kill");
-            if at_once.exists() {
-                std::fs::write(at_once, "1").ok();
-            }
-        }
-        for _ in 0..100 {
-            let left = self.processes();
-            if left.is_empty() {
-                return;
-            }
-            for pid in left.into_iter().filter(|pid| *pid > 1) {
-                // The process may be gone already.
-                sys::signal::send(pid, 9).ok();
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        // The daemon kills those that are left when it removes the cgroup.
+        self.cgroup().kill_all(KILL_WITHIN).ok();
     }
 
     /// Keeps the exit where the daemon finds it even when the shim is gone.

@@ -86,7 +86,7 @@ impl Shim {
         if matches!(container.state, State::Settled(ContainerState::Exited { .. })) {
             return;
         }
-        let oom = container.oom_kills() > 0;
+        let oom = container.was_oom_killed();
         self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, abnormal: None });
     }
 
