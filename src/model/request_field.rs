@@ -40,4 +40,6 @@ pub enum RequestField {
     /// The container whose PID namespace a container joins.
     PidTarget,
     UserNamespace,
+    /// The pod CIDR of UpdateRuntimeConfig.
+    PodCidr,
 }

@@ -149,12 +149,12 @@ fn different() -> (v1::ContainerConfig, [&'static str; 6]) {
     config.devices = vec![v1::Device { permissions: "r".into(), ..null_device() }];
     config.devices.push(v1::Device { container_path: "/dev/more".into(), ..null_device() });
     let said = [
-        "config.kubernetes_resources.limits[\"memory\"]: 65Mi, but 64Mi was declared",
-        "config.kubernetes_resources.limits[\"cpu\"]: missing, but 1 was declared",
-        "config.mounts[\"/machine\"].readonly: false, but true was declared",
-        "config.mounts[\"/more\"]: \"/usr\", but none was declared",
-        "config.devices[\"/dev/nothing\"].permissions: \"r\", but \"rw\" was declared",
-        "config.devices[\"/dev/more\"]: \"/dev/null\", but none was declared",
+        "limit of memory: 65Mi, but 64Mi was declared",
+        "limit of cpu: missing, but 1 was declared",
+        "mount \"/machine\", readonly: false, but true was declared",
+        "mount \"/more\": \"/usr\", but none was declared",
+        "device \"/dev/nothing\", permissions: \"r\", but \"rw\" was declared",
+        "device \"/dev/more\": \"/dev/null\", but none was declared",
     ];
     (config, said)
 }
@@ -171,7 +171,7 @@ fn a_container_that_differs_is_created_with_a_warning() {
     assert_eq!(daemon.client().wait_exited(&id).exit_code, 0);
     daemon.client().create(&pod, "debugger", &["true"]);
     let log = daemon.env.read_log().replace('\\', "");
-    let unannounced = "config.metadata.name: \"debugger\", but no such container was declared";
+    let unannounced = "name: \"debugger\", but no such container was declared";
     for text in said.iter().chain([&unannounced]) {
         assert!(log.contains(text), "{text}: {log}");
     }

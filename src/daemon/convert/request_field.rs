@@ -61,5 +61,6 @@ fn fixed(field: &RequestField) -> &'static str {
         RequestField::IpcMode => "config.linux.security_context.namespace_options.ipc",
         RequestField::PidTarget => "config.linux.security_context.namespace_options.target_id",
         RequestField::UserNamespace => "config.linux.security_context.namespace_options.userns_options",
+        RequestField::PodCidr => "runtime_config.network_config.pod_cidr",
     }
 }

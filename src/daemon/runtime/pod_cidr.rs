@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::NetworkMode;
 use ipnet::IpNet;
 use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorKind, RequestField};
 use net::bridge::PoolInUse;
 use net::cni::{PodCidrError, Rendered};
 use safe_fs::FileError;
@@ -16,11 +16,11 @@ use crate::store::NetworkKind;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetPodCidrError {
-    #[error("runtime_config.network_config.pod_cidr: {0:?} is not a CIDR or a comma-separated list of CIDRs")]
+    #[error("{0:?} is not a CIDR or a comma-separated list of CIDRs")]
     Form(String),
-    #[error("cannot set runtime_config.network_config.pod_cidr as address pools of the built-in bridge")]
+    #[error("cannot set the pod CIDR as address pools of the built-in bridge")]
     Bridge(#[from] PoolInUse),
-    #[error("cannot write a CNI configuration for runtime_config.network_config.pod_cidr")]
+    #[error("cannot write a CNI configuration for the pod CIDR")]
     Cni(#[from] PodCidrError),
     #[error(transparent)]
     Disk(#[from] FileError),
@@ -33,6 +33,13 @@ impl ErrorClass for SetPodCidrError {
             Self::Bridge(e) => e.kind(),
             Self::Cni(e) => e.kind(),
             Self::Disk(e) => e.kind(),
+        }
+    }
+
+    fn field(&self) -> Option<RequestField> {
+        match self {
+            Self::Form(_) | Self::Bridge(_) | Self::Cni(_) => Some(RequestField::PodCidr),
+            Self::Disk(_) => None,
         }
     }
 }

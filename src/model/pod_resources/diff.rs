@@ -9,8 +9,8 @@ use crate::container::{ContainerSpec, Device, ImageName, Mount, MountSource};
 /// One field in which a container differs from its declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The path in the container's configuration: `mounts["/data"].readonly`.
-    pub field: String,
+    /// The object, and the part of it that differs: `mount "/data", readonly`.
+    pub object: String,
     /// The value in the container's request.
     pub asked: String,
     pub announced: String,
@@ -18,8 +18,8 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { field, asked, announced } = self;
-        write!(f, "{field}: {asked}, but {announced} was declared")
+        let Self { object, asked, announced } = self;
+        write!(f, "{object}: {asked}, but {announced} was declared")
     }
 }
 
@@ -27,7 +27,7 @@ impl Difference {
     /// Returns the difference of a container without a declaration.
     pub fn undeclared_container(container: &ContainerSpec) -> Self {
         Self {
-            field: "metadata.name".to_owned(),
+            object: "name".to_owned(),
             asked: format!("{:?}", container.meta.name),
             announced: "no such container".to_owned(),
         }
@@ -44,30 +44,30 @@ impl ContainerResourceConfig {
         let none = Resources::default();
         let (asked_resources, announced) = (asked.kubernetes_resources.as_ref(), resources.as_ref());
         let (asked_resources, announced) = (asked_resources.unwrap_or(&none), announced.unwrap_or(&none));
-        found.amounts("requests", &asked_resources.requests, &announced.requests);
-        found.amounts("limits", &asked_resources.limits, &announced.limits);
+        found.amounts("request", &asked_resources.requests, &announced.requests);
+        found.amounts("limit", &asked_resources.limits, &announced.limits);
         for (path, pair) in paired(&asked.mounts, mounts, |mount| mount.container_path.as_str()) {
-            let field = format!("mounts[{path:?}]");
+            let object = format!("mount {path:?}");
             match pair {
-                Pair::Both(asked, announced) => found.mount(&field, asked, announced),
-                Pair::Asked(mount) => found.note(field, Some(source_text(&mount.source)), None),
-                Pair::Announced(mount) => found.note(field, None, Some(source_text(&mount.source))),
+                Pair::Both(asked, announced) => found.mount(&object, asked, announced),
+                Pair::Asked(mount) => found.note(object, Some(source_text(&mount.source)), None),
+                Pair::Announced(mount) => found.note(object, None, Some(source_text(&mount.source))),
             }
         }
         for (path, pair) in paired(&asked.devices, devices, |device| device.container_path.as_str()) {
-            let field = format!("devices[{path:?}]");
+            let object = format!("device {path:?}");
             match pair {
-                Pair::Both(asked, announced) => found.device(&field, asked, announced),
-                Pair::Asked(device) => found.note(field, Some(format!("{:?}", device.host_path)), None),
-                Pair::Announced(device) => found.note(field, None, Some(format!("{:?}", device.host_path))),
+                Pair::Both(asked, announced) => found.device(&object, asked, announced),
+                Pair::Asked(device) => found.note(object, Some(format!("{:?}", device.host_path)), None),
+                Pair::Announced(device) => found.note(object, None, Some(format!("{:?}", device.host_path))),
             }
         }
         for (name, pair) in paired(&asked.cdi_devices, cdi_devices, String::as_str) {
             let text = format!("{name:?}");
             match pair {
                 Pair::Both(_, _) => {}
-                Pair::Asked(_) => found.note("CDI_devices".to_owned(), Some(text), None),
-                Pair::Announced(_) => found.note("CDI_devices".to_owned(), None, Some(text)),
+                Pair::Asked(_) => found.note("CDI device".to_owned(), Some(text), None),
+                Pair::Announced(_) => found.note("CDI device".to_owned(), None, Some(text)),
             }
         }
         found.0
@@ -77,30 +77,30 @@ impl ContainerResourceConfig {
 struct Found(Vec<Difference>);
 
 impl Found {
-    fn note(&mut self, field: String, asked: Option<String>, announced: Option<String>) {
+    fn note(&mut self, object: String, asked: Option<String>, announced: Option<String>) {
         let (missing, none) = ("missing".to_owned(), "none".to_owned());
         let (asked, announced) = (asked.unwrap_or(missing), announced.unwrap_or(none));
-        self.0.push(Difference { field, asked, announced });
+        self.0.push(Difference { object, asked, announced });
     }
 
-    fn compare<T: PartialEq + Debug>(&mut self, above: &str, name: &str, asked: &T, announced: &T) {
+    fn compare<T: PartialEq + Debug>(&mut self, object: &str, part: &str, asked: &T, announced: &T) {
         if asked != announced {
-            self.note(format!("{above}.{name}"), Some(format!("{asked:?}")), Some(format!("{announced:?}")));
+            self.note(format!("{object}, {part}"), Some(format!("{asked:?}")), Some(format!("{announced:?}")));
         }
     }
 
-    fn amounts(&mut self, list: &str, asked: &ResourceList, announced: &ResourceList) {
+    fn amounts(&mut self, kind: &str, asked: &ResourceList, announced: &ResourceList) {
         let names: BTreeSet<_> = asked.keys().chain(announced.keys()).collect();
         for name in names {
             let (asked, announced) = (asked.get(name), announced.get(name));
             if asked != announced {
-                let field = format!("kubernetes_resources.{list}[{:?}]", name.as_str());
-                self.note(field, asked.map(ToString::to_string), announced.map(ToString::to_string));
+                let object = format!("{kind} of {name}");
+                self.note(object, asked.map(ToString::to_string), announced.map(ToString::to_string));
             }
         }
     }
 
-    fn mount(&mut self, field: &str, asked: &Mount, announced: &Mount) {
+    fn mount(&mut self, object: &str, asked: &Mount, announced: &Mount) {
         let Mount {
             container_path: _,
             source,
@@ -112,42 +112,42 @@ impl Found {
             gid_mappings,
             options,
         } = asked;
-        self.source(field, source, &announced.source);
-        self.compare(field, "readonly", readonly, &announced.readonly);
-        self.compare(field, "recursive_read_only", recursive_read_only, &announced.recursive_read_only);
-        self.compare(field, "selinux_relabel", selinux_relabel, &announced.selinux_relabel);
-        self.compare(field, "propagation", propagation, &announced.propagation);
-        self.compare(field, "uidMappings", uid_mappings, &announced.uid_mappings);
-        self.compare(field, "gidMappings", gid_mappings, &announced.gid_mappings);
-        self.compare(field, "mount_options", options, &announced.options);
+        self.source(object, source, &announced.source);
+        self.compare(object, "readonly", readonly, &announced.readonly);
+        self.compare(object, "recursively readonly", recursive_read_only, &announced.recursive_read_only);
+        self.compare(object, "SELinux relabelling", selinux_relabel, &announced.selinux_relabel);
+        self.compare(object, "propagation", propagation, &announced.propagation);
+        self.compare(object, "UID mappings", uid_mappings, &announced.uid_mappings);
+        self.compare(object, "GID mappings", gid_mappings, &announced.gid_mappings);
+        self.compare(object, "options", options, &announced.options);
     }
 
-    fn source(&mut self, field: &str, asked: &MountSource, announced: &MountSource) {
+    fn source(&mut self, object: &str, asked: &MountSource, announced: &MountSource) {
         match (asked, announced) {
             (MountSource::Host(asked), MountSource::Host(announced)) => {
-                self.compare(field, "host_path", asked, announced);
+                self.compare(object, "host path", asked, announced);
             }
             (
                 MountSource::Image { image: asked_image, sub_path: asked_sub },
                 MountSource::Image { image: announced_image, sub_path: announced_sub },
             ) => {
                 if !is_same_image(asked_image, announced_image) {
-                    self.compare(field, "image", &asked_image.image, &announced_image.image);
+                    self.compare(object, "image", &asked_image.image, &announced_image.image);
                 }
-                self.compare(field, "image_sub_path", asked_sub, announced_sub);
+                self.compare(object, "path in the image", asked_sub, announced_sub);
             }
             (MountSource::Host(_), MountSource::Image { .. }) | (MountSource::Image { .. }, MountSource::Host(_)) => {
-                self.note(field.to_owned(), Some(source_text(asked)), Some(source_text(announced)));
+                self.note(object.to_owned(), Some(source_text(asked)), Some(source_text(announced)));
             }
         }
     }
 
-    fn device(&mut self, field: &str, asked: &Device, announced: &Device) {
+    fn device(&mut self, object: &str, asked: &Device, announced: &Device) {
         let Device { container_path: _, host_path, permissions } = asked;
-        self.compare(field, "host_path", host_path, &announced.host_path);
+        self.compare(object, "host path", host_path, &announced.host_path);
         let rights = |text: &str| text.chars().collect::<BTreeSet<_>>();
         if rights(permissions) != rights(&announced.permissions) {
-            self.compare(field, "permissions", permissions, &announced.permissions);
+            self.compare(object, "permissions", permissions, &announced.permissions);
         }
     }
 }

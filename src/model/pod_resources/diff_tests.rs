@@ -138,10 +138,10 @@ fn each_differing_amount_is_listed() {
         stated(c).limits = amounts(&[("memory", "1.000000001Gi"), ("example.com/gpu", "1")]);
     });
     let expected = [
-        "kubernetes_resources.requests[\"cpu\"]: 501m, but 500m was declared",
-        "kubernetes_resources.limits[\"cpu\"]: missing, but 1 was declared",
-        "kubernetes_resources.limits[\"example.com/gpu\"]: 1, but none was declared",
-        "kubernetes_resources.limits[\"memory\"]: 1.000000001Gi, but 1Gi was declared",
+        "request of cpu: 501m, but 500m was declared",
+        "limit of cpu: missing, but 1 was declared",
+        "limit of example.com/gpu: 1, but none was declared",
+        "limit of memory: 1.000000001Gi, but 1Gi was declared",
     ];
     assert_eq!(found, expected);
 }
@@ -159,21 +159,21 @@ fn a_container_without_resources_differs_in_all_declared_ones() {
 fn every_field_of_a_mount_is_compared() {
     type Change = fn(&mut Mount);
     let changes: [(&str, Change); 8] = [
-        ("host_path: \"/srv/other\", but \"/srv/data\"", |m| m.source = host("/srv/other")),
+        ("host path: \"/srv/other\", but \"/srv/data\"", |m| m.source = host("/srv/other")),
         ("readonly: false, but true", |m| m.readonly = false),
-        ("recursive_read_only: true, but false", |m| m.recursive_read_only = true),
-        ("selinux_relabel: true, but false", |m| m.selinux_relabel = true),
+        ("recursively readonly: true, but false", |m| m.recursive_read_only = true),
+        ("SELinux relabelling: true, but false", |m| m.selinux_relabel = true),
         ("propagation: Bidirectional, but Private", |m| m.propagation = Propagation::Bidirectional),
-        ("uidMappings: [IdMapping { host: 1, container: 0, length: 2 }], but []", |m| {
+        ("UID mappings: [IdMapping { host: 1, container: 0, length: 2 }], but []", |m| {
             m.uid_mappings = vec![crate::IdMapping { host: 1, container: 0, length: 2 }];
         }),
-        ("gidMappings: [IdMapping { host: 1, container: 0, length: 2 }], but []", |m| {
+        ("GID mappings: [IdMapping { host: 1, container: 0, length: 2 }], but []", |m| {
             m.gid_mappings = vec![crate::IdMapping { host: 1, container: 0, length: 2 }];
         }),
-        ("mount_options: [\"noexec\"], but []", |m| m.options = vec!["noexec".to_owned()]),
+        ("options: [\"noexec\"], but []", |m| m.options = vec!["noexec".to_owned()]),
     ];
     for (expected, change) in changes {
-        assert_eq!(after(|c| change(&mut c.mounts[0])), [format!("mounts[\"/data\"].{expected} was declared")]);
+        assert_eq!(after(|c| change(&mut c.mounts[0])), [format!("mount \"/data\", {expected} was declared")]);
     }
 }
 
@@ -184,9 +184,9 @@ fn added_and_missing_mounts_are_listed_by_path() {
         c.mounts[1].source = host("/srv/model");
     });
     let expected = [
-        "mounts[\"/data\"]: missing, but \"/srv/data\" was declared",
-        "mounts[\"/model\"]: \"/srv/model\", but image \"a/b:1\" was declared",
-        "mounts[\"/elsewhere\"]: \"/srv/data\", but none was declared",
+        "mount \"/data\": missing, but \"/srv/data\" was declared",
+        "mount \"/model\": \"/srv/model\", but image \"a/b:1\" was declared",
+        "mount \"/elsewhere\": \"/srv/data\", but none was declared",
     ];
     assert_eq!(found, expected);
     assert_eq!(after(|c| c.mounts.push(c.mounts[0].clone())).len(), 1, "one mount too many");
@@ -199,8 +199,8 @@ fn an_image_may_be_requested_by_another_of_its_names() {
         after(|c| c.mounts[1].source = source)
     };
     assert_eq!(by("sha256:12", "a/b:1", "x"), [""; 0]);
-    assert_eq!(by("a/b:2", "", "x"), ["mounts[\"/model\"].image: \"a/b:2\", but \"a/b:1\" was declared"]);
-    assert_eq!(by("a/b:1", "", "y"), ["mounts[\"/model\"].image_sub_path: \"y\", but \"x\" was declared"]);
+    assert_eq!(by("a/b:2", "", "x"), ["mount \"/model\", image: \"a/b:2\", but \"a/b:1\" was declared"]);
+    assert_eq!(by("a/b:1", "", "y"), ["mount \"/model\", path in the image: \"y\", but \"x\" was declared"]);
 }
 
 #[test]
@@ -212,11 +212,11 @@ fn differing_devices_are_listed_by_path_or_name() {
         c.cdi_devices = vec!["v.example/gpu=1".to_owned(), "v.example/gpu=2".to_owned()];
     });
     let expected = [
-        "devices[\"/dev/a\"].host_path: \"/dev/other\", but \"/dev/host\" was declared",
-        "devices[\"/dev/b\"].permissions: \"rw\", but \"r\" was declared",
-        "devices[\"/dev/c\"]: \"/dev/host\", but none was declared",
-        "CDI_devices: missing, but \"v.example/gpu=0\" was declared",
-        "CDI_devices: \"v.example/gpu=2\", but none was declared",
+        "device \"/dev/a\", host path: \"/dev/other\", but \"/dev/host\" was declared",
+        "device \"/dev/b\", permissions: \"rw\", but \"r\" was declared",
+        "device \"/dev/c\": \"/dev/host\", but none was declared",
+        "CDI device: missing, but \"v.example/gpu=0\" was declared",
+        "CDI device: \"v.example/gpu=2\", but none was declared",
     ];
     assert_eq!(found, expected);
 }
@@ -232,5 +232,5 @@ fn a_name_shared_by_two_kinds_selects_the_closest_container() {
     other.meta.name = "other".to_owned();
     assert_eq!(pod.of(&other), None);
     let text = Difference::undeclared_container(&other).to_string();
-    assert_eq!(text, "metadata.name: \"other\", but no such container was declared");
+    assert_eq!(text, "name: \"other\", but no such container was declared");
 }

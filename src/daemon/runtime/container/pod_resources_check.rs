@@ -33,7 +33,7 @@ impl fmt::Display for Differences {
         const TOLD: usize = 16;
         for (index, difference) in self.0.iter().take(TOLD).enumerate() {
             let between = if index == 0 { "" } else { "; " };
-            write!(f, "{between}config.{difference}")?;
+            write!(f, "{between}{difference}")?;
         }
         match self.0.len().checked_sub(TOLD) {
             None | Some(0) => Ok(()),

@@ -38,7 +38,7 @@ fn differences_are_logged_or_refused_by_the_policy() {
             c.mounts[0].readonly = false;
         })
     };
-    let said = "config.mounts[\"/data\"].readonly: false, but true was declared; config.devices[\"/dev/fuse\"]: \
+    let said = "mount \"/data\", readonly: false, but true was declared; device \"/dev/fuse\": \
                 missing, but \"/dev/host-fuse\" was declared";
     assert_eq!(refused(different()), format!("the container differs from the resources declared with its pod: {said}"));
     let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
@@ -48,7 +48,7 @@ fn differences_are_logged_or_refused_by_the_policy() {
 #[test]
 fn an_undeclared_container_is_a_difference() {
     let said = refused(arrived(|c| c.meta.name = "debugger".into()));
-    assert!(said.ends_with(": config.metadata.name: \"debugger\", but no such container was declared"), "{said}");
+    assert!(said.ends_with(": name: \"debugger\", but no such container was declared"), "{said}");
 }
 
 #[test]
