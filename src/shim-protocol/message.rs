@@ -106,8 +106,8 @@ pub struct ExecRequest {
     pub exec: u64,
     pub args: Vec<String>,
     pub stdio: Stdio,
-    /// The OOM score adjustment of the program. An older daemon does not send it; it keeps the score
-    /// in `launch.json`.
+    /// The OOM score adjustment of the program. An older daemon does not send it: the program has the
+    /// score of the creation.
     #[serde(default)]
     pub oom_score_adj: Option<i32>,
 }

@@ -130,17 +130,25 @@ pub struct ExecProcess {
     pub program: SiblingPid,
 }
 
-/// Starts `request` in the container whose first process is `init`. Both new processes are children
-/// of this one.
+/// The container of an exec.
+#[derive(Debug)]
+pub struct ExecContainer<'a> {
+    /// The directory with its `config.json`.
+    pub dir: &'a Path,
+    pub launch: &'a LaunchConfig,
+    /// Its first process.
+    pub init: Pid,
+    pub null: Option<&'a NullDevice>,
+}
+
+/// Starts `request` in `container`. Both new processes are children of this one.
 pub fn exec(
     request: &ExecRequest,
     mode: ExecMode,
-    dir: &Path,
-    init: Pid,
+    container: &ExecContainer<'_>,
     stdio: ExecStdio,
-    null: Option<&NullDevice>,
 ) -> Result<ExecProcess, ExecError> {
-    let prepared = prepare(request, mode, dir, init, null)?;
+    let prepared = prepare(request, mode, container)?;
     let program = SiblingPid::new().map_err(step("allocating a page for the pid"))?;
     let call = ExecCall { request, mode, program: &program };
     let between = sys::fork::fork(prepared.alone, || enter_or_report(call, prepared, stdio));
@@ -177,16 +185,13 @@ impl ExecNamespaces {
 fn prepare(
     request: &ExecRequest,
     mode: ExecMode,
-    dir: &Path,
-    init: Pid,
-    null: Option<&NullDevice>,
+    &ExecContainer { dir, launch, init, null }: &ExecContainer<'_>,
 ) -> Result<Prepared, ExecError> {
     let ExecSpec { process, linux } = read(dir, "config.json")?;
     let mut process = process.ok_or(ExecError::NoProcess)?;
     if mode == ExecMode::Terminal {
         console::name_terminal(&mut process);
     }
-    let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
     let filter = SeccompFilter::prepare(filter.as_deref(), calls(mode)).map_err(step("reading the seccomp filter"))?;
     let init =

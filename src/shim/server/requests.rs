@@ -10,7 +10,7 @@ use launcher::io::stdio;
 use launcher::io::stdio::{LogTarget, StdioSettings};
 use launcher::launch;
 use launcher::launch::LaunchChannels;
-use launcher::process::setns_exec::{ExecMode, ExecProcess, ExecStdio};
+use launcher::process::setns_exec::{self, ExecContainer, ExecMode, ExecProcess, ExecStdio};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
 use rustix::io::Errno;
@@ -237,12 +237,12 @@ impl Shim {
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, request.exec);
         self.poller.watch(&started, Source::ExecStarted(key));
-        let started_exec =
-            launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio, self.null.as_ref())
-                .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
-                .map_err(|error| {
-                    ended_meanwhile(id, init).unwrap_or_else(|| start_error(&error, ShimErrorKind::Internal))
-                })?;
+        let target = ExecContainer { dir: &container.dir, launch: &container.launch, init, null: self.null.as_ref() };
+        let started_exec = setns_exec::exec(request, mode, &target, stdio)
+            .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
+            .map_err(|error| {
+                ended_meanwhile(id, init).unwrap_or_else(|| start_error(&error, ShimErrorKind::Internal))
+            })?;
         let ExecProcess { between, program } = started_exec;
         let starting = Some((started, caller));
         let exec = Exec { container: id.clone(), between: Some(between), program, starting, ended: None, mode };
