@@ -11,6 +11,8 @@ mod rust_source;
 mod sizes;
 mod strings;
 #[cfg(test)]
+mod test_limit;
+#[cfg(test)]
 mod tests;
 mod text;
 
