@@ -258,4 +258,4 @@ fn halves(value: u64) -> (u32, u32) {
 
 #[cfg(test)]
 #[path = "compile_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -133,7 +133,7 @@ fn any_value() -> impl Strategy<Value = u64> {
     prop_oneof![4 => prop::sample::select(edges.to_vec()), 1 => any::<u64>()]
 }
 
-fn any_test() -> impl Strategy<Value = ArgCondition> {
+pub(crate) fn any_test() -> impl Strategy<Value = ArgCondition> {
     prop_oneof![
         any_value().prop_map(ArgCondition::Is),
         any_value().prop_map(ArgCondition::IsNot),

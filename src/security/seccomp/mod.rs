@@ -28,4 +28,6 @@ pub use cache::{FilterCache, ProfileSource, SeccompError, check};
 #[cfg(test)]
 mod kernel_tests;
 #[cfg(test)]
+mod libseccomp_tests;
+#[cfg(test)]
 mod test_interpreter;
