@@ -1,4 +1,4 @@
-//! Runs the daemon.
+//! `crisp serve`: starts the parts of the daemon in order, and stops them.
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdListener;

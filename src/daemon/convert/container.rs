@@ -1,4 +1,4 @@
-//! Containers.
+//! Requests about containers: creation, stop, exec.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Pods.
+//! RunPodSandbox, and the metadata of pods.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! RuntimeService.
+//! The RPCs of CRI's RuntimeService: each converts its request, calls `runtime`, and converts the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! GetContainerEvents.
+//! GetContainerEvents: publishes the state changes of pods and containers.
 //!
 //! After every record change `publish_*_events` compares the record's state with the last published
 //! event (`EventCursor`), and publishes the missing ones: so each event is published once and in

@@ -1,4 +1,7 @@
-//! RemovePodSandbox.
+//! RemovePodSandbox: stops a pod, and removes its containers and all that was created for it.
+//!
+//! It holds the lock of the pod. If something cannot be removed, the record stays, so that the client can repeat the
+//! call.
 
 use std::sync::Arc;
 

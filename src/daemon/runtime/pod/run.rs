@@ -1,4 +1,7 @@
-//! RunPodSandbox.
+//! RunPodSandbox: creates the cgroup, the shim with its namespaces, and the network of a pod.
+//!
+//! The intent is written before anything is created, the record when all is: a failure or a crash in between is undone
+//! by `cleanup_pod`, which removes what the intent lists.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,4 +1,7 @@
-//! StopPodSandbox.
+//! StopPodSandbox: stops the containers of a pod, then disconnects its network and ends its shim.
+//!
+//! It holds the lock of the pod, and ends a CreateContainer that holds it. A repeated call continues where an earlier
+//! one failed.
 
 use std::sync::Arc;
 use std::time::Duration;
