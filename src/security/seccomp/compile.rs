@@ -212,7 +212,7 @@ impl Writer {
         match argument.test {
             ArgCondition::Is(value) => self.equal(at, (u64::MAX, value), wide, yes, no),
             ArgCondition::IsNot(value) => self.equal(at, (u64::MAX, value), wide, no, yes),
-            ArgCondition::Masked { mask, is } => self.equal(at, (mask, is), wide, yes, no),
+            ArgCondition::Masked { mask, is } => self.equal(at, (mask, is & mask), wide, yes, no),
             ArgCondition::Above(value) => self.greater(at, If::Greater, value, wide, yes, no),
             ArgCondition::AtMost(value) => self.greater(at, If::Greater, value, wide, no, yes),
             ArgCondition::AtLeast(value) => self.greater(at, If::AtLeast, value, wide, yes, no),

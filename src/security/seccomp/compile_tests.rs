@@ -84,7 +84,7 @@ fn holds(argument: Argument, abi: Abi, call: &Call) -> bool {
         ArgCondition::AtMost(value) => given <= value & bits,
         ArgCondition::AtLeast(value) => given >= value & bits,
         ArgCondition::Above(value) => given > value & bits,
-        ArgCondition::Masked { mask, is } => given & mask & bits == is & bits,
+        ArgCondition::Masked { mask, is } => given & mask & bits == is & mask & bits,
     }
 }
 

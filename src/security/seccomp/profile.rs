@@ -127,7 +127,11 @@ pub(super) enum ArgCondition {
     AtMost(u64),
     AtLeast(u64),
     Above(u64),
-    Masked { mask: u64, is: u64 },
+    /// Bits of `is` outside of the mask are ignored, as in libseccomp.
+    Masked {
+        mask: u64,
+        is: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
