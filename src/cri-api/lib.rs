@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod json;
 mod redact;
 #[cfg(test)]
 mod tests;

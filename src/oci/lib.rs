@@ -64,8 +64,6 @@ pub enum OciError {
     WorkingDir(String),
     #[error("building the container's config.json")]
     Build(#[from] OciSpecError),
-    #[error("serializing the pod resources for the container's annotations")]
-    Announced(#[from] serde_json::Error),
 }
 
 impl ErrorClass for OciError {
@@ -84,7 +82,7 @@ impl ErrorClass for OciError {
             | Self::Bidirectional(_)
             | Self::CdiShared(_) => ErrorKind::Invalid,
             Self::NoTarget => ErrorKind::Precondition,
-            Self::Build(_) | Self::Announced(_) => ErrorKind::Internal,
+            Self::Build(_) => ErrorKind::Internal,
         }
     }
 
@@ -100,7 +98,7 @@ impl ErrorClass for OciError {
             Self::CdiShared(_) => RequestField::CdiDevices,
             Self::NoTarget => RequestField::PidTarget,
             Self::MountOver(_) => RequestField::Mounts,
-            Self::NoSuchImageId(_) | Self::WorkingDir(_) | Self::Build(_) | Self::Announced(_) => return None,
+            Self::NoSuchImageId(_) | Self::WorkingDir(_) | Self::Build(_) => return None,
         })
     }
 }
@@ -204,7 +202,7 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
     spec.set_hooks(given.devices.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
-    pod_resources_json::add_annotations(&mut annotations, given.pod.spec.pod_resources.as_ref(), of_container)?;
+    pod_resources_json::add_annotations(&mut annotations, given.pod.spec.pod_resources.as_ref(), of_container);
     spec.set_annotations(Some(annotations));
     Ok(spec)
 }

@@ -91,7 +91,7 @@ impl Runtime {
         let mut spec = safe_fs::read_json::<Spec>(&dir.join("config.json")).ok().flatten();
         if let Some(spec) = &mut spec {
             // A resize does not write the file.
-            self.set_resource_annotations(spec, container).ok();
+            self.set_resource_annotations(spec, container);
         }
         json!({
             "pid": container.state.pid(),

@@ -27,7 +27,7 @@ fn same_but_for_its_source(announced: &PodResourceConfig) -> PodResourceConfig {
 fn the_annotation_for_hooks_can_be_used_as_a_declaration() {
     let (by_request, _) = run("{}", Some(pod_resources())).unwrap();
     let by_request = by_request.pod_resources.unwrap();
-    let text = serde_json::to_string(&PodJson::from(&by_request)).unwrap();
+    let text = oci::pod_resources_json::pod_json(&by_request).to_string();
     let (by_annotation, warnings) = run(&text, None).unwrap();
     let by_annotation = by_annotation.pod_resources.unwrap();
     assert_eq!(by_annotation.source, Source::Annotation);

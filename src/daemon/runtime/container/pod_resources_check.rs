@@ -74,7 +74,7 @@ impl Runtime {
         let refreshed = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|found| match found {
             Some(spec) if has_poststart(&spec) => {
                 let mut current = spec.clone();
-                self.set_resource_annotations(&mut current, container).map_err(|e| e.to_string())?;
+                self.set_resource_annotations(&mut current, container);
                 if current == spec {
                     Ok(())
                 } else {
@@ -89,14 +89,10 @@ impl Runtime {
     }
 
     /// Sets the annotations with the current resources of the container and its pod.
-    pub(crate) fn set_resource_annotations(
-        &self,
-        spec: &mut Spec,
-        container: &ContainerRecord,
-    ) -> serde_json::Result<()> {
+    pub(crate) fn set_resource_annotations(&self, spec: &mut Spec, container: &ContainerRecord) {
         let pod = self.pod(container.pod.as_str()).ok();
         let declared = pod.as_ref().and_then(|pod| pod.spec.pod_resources.as_ref());
-        pod_resources_json::update_annotations(spec, declared, container.spec.kubernetes_resources.as_ref())
+        pod_resources_json::update_annotations(spec, declared, container.spec.kubernetes_resources.as_ref());
     }
 }
 
