@@ -120,6 +120,10 @@ impl Cgroup {
         &self.layout
     }
 
+    pub(crate) fn shared_layout(&self) -> Arc<Layout> {
+        Arc::clone(&self.layout)
+    }
+
     /// Whether changes must be sent to systemd, which takes milliseconds.
     pub fn uses_systemd(&self) -> bool {
         self.unit.is_some()

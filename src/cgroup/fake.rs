@@ -232,8 +232,19 @@ impl State {
         match (version, file) {
             (Version::V1, "memory.usage_in_bytes" | "memory.memsw.usage_in_bytes")
             | (Version::V2, "memory.current") => Some((self.anon + self.cache).to_string()),
-            (Version::V2, "memory.stat") => {
-                Some(format!("anon {}\nfile {}\nshmem 0\nunevictable 0", self.anon, self.cache))
+            (Version::V1, "memory.stat") => {
+                Some(format!("total_rss {}\ntotal_cache {1}\ntotal_inactive_file {1}", self.anon, self.cache))
+            }
+            (Version::V2, "memory.stat") => Some(format!(
+                "anon {}\nfile {1}\nkernel 0\nshmem 0\ninactive_file {1}\nunevictable 0",
+                self.anon, self.cache
+            )),
+            (Version::V1 | Version::V2, "pids.current") => Some("0".to_owned()),
+            (Version::V1, "memory.failcnt") => Some("0".to_owned()),
+            (Version::V2, "memory.events.local") => Some("low 0\nhigh 0\nmax 0\noom 0".to_owned()),
+            (Version::V1, "cpuset.effective_cpus") | (Version::V2, "cpuset.cpus.effective") => {
+                let own = self.files.get("cpuset.cpus").filter(|set| !set.is_empty());
+                Some(own.map_or(CPUS, String::as_str).to_owned())
             }
             (Version::V1 | Version::V2, _) => None,
         }

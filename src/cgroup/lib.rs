@@ -9,6 +9,8 @@
 //! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
 //!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
 //! - [`AppliedValues`]: the written value of each file. A later other value in the kernel is [`Drift`].
+//! - [`EffectiveLimits`]: the lowest limits of a cgroup and all above it, and the levels that set them.
+//! - [`ShrinkForecast`]: how far its memory limit can be lowered.
 //! - [`Cgroup::usage`]: the current usage of its processes, without a lock.
 //! - [`DeviceRule`]: which device nodes the processes may use.
 //! - [`Driver`]: the creator of the cgroups of pods and containers, crisp itself or [`Systemd`].
@@ -34,10 +36,12 @@ mod created_cgroup;
 mod created_parents;
 mod devices;
 mod driver;
+mod effective;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod favordynmods;
 mod file_cache;
+mod forecast;
 mod layout;
 pub(crate) mod limits;
 mod processes;
@@ -54,8 +58,13 @@ pub use created_cgroup::CreatedCgroup;
 pub use created_parents::CreatedParents;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use driver::Driver;
+pub use effective::{
+    EffectiveCpus, EffectiveLimit, EffectiveLimits, LastHit, LeastFree, Level, LevelError, LevelKind, LevelReading,
+    LevelReadings, LimitHits, effective_limits,
+};
 pub use favordynmods::{enable_favordynmods, favordynmods_is_free};
 pub use file_cache::FileCache;
+pub use forecast::{ForecastError, Probe, ProbeEnd, ProbeError, ProbeLimits, ShrinkForecast, forecast, probe};
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
 pub use limits::apply::{
     ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, check_shrink, commit, observe, plan_change, prepare,
@@ -67,5 +76,5 @@ pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::release::ReleaseError;
 pub use limits::v2::weight;
 pub use limits::value::{KnobValue, Value};
-pub use stats::{ReadBuffer, ReadError};
+pub use stats::{MemoryAbove, ReadBuffer, ReadError};
 pub use systemd::{BusError, ReloadWatcher, SyncError, Systemd, SystemdError, slice};

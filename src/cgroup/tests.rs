@@ -46,7 +46,7 @@ impl Throwaway {
     }
 }
 
-fn shell_in(group: &Cgroup, script: &str) -> Command {
+pub(crate) fn shell_in(group: &Cgroup, script: &str) -> Command {
     let mut command = Command::new("sh");
     let joined = format!("for f in \"$@\"; do echo $$ > \"$f\" || exit 99; done\n{script}");
     command.args(["-c", &joined, "sh"]).args(group.join_files()).stdin(Stdio::null());
@@ -65,10 +65,10 @@ impl Drop for Throwaway {
 }
 
 /// A child that does not outlive its test.
-struct Started(Child);
+pub(crate) struct Started(pub(crate) Child);
 
 impl Started {
-    fn by(command: &mut Command) -> Self {
+    pub(crate) fn by(command: &mut Command) -> Self {
         Self(command.spawn().unwrap())
     }
 }

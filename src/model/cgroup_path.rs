@@ -113,6 +113,12 @@ impl CgroupPath {
         Self::new(&format!("{self}/{name}"))
     }
 
+    /// Iterates over the cgroups above this one, the nearest first, without the root.
+    pub fn parents(&self) -> impl Iterator<Item = Self> + '_ {
+        let cuts = self.0.rmatch_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+        cuts.map(|at| Self(self.0[..at].to_owned()))
+    }
+
     /// Rejects a path with a component that is the name of a kernel file in any hierarchy: a cgroup
     /// cannot be created there or below. systemd escapes names by the same rule.
     pub fn refuse_kernel_files(self) -> Result<Self, InvalidCgroupPath> {
@@ -201,6 +207,13 @@ mod tests {
         for bad in ["", "..", "a/b", "/"] {
             assert!(pod.join(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn parents_are_listed_up_to_the_root_without_it() {
+        let parents = |path: &str| CgroupPath::new(path).unwrap().parents().map(|path| path.0).collect::<Vec<_>>();
+        assert_eq!(parents("/kubepods/pod1/c1"), ["/kubepods/pod1", "/kubepods"]);
+        assert!(parents("/pod1").is_empty());
     }
 
     #[test]

@@ -31,12 +31,26 @@ pub enum ErrorKind {
     Internal,
 }
 
+/// The part of an error that programs read, sent as a `google.rpc.ErrorInfo` beside the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErrorDetail {
+    /// A constant such as `MEMORY_BELOW_USAGE`.
+    pub reason: &'static str,
+    /// Short values: all headers of a response must fit into 8 KiB.
+    pub metadata: Vec<(&'static str, String)>,
+}
+
 /// An error with a class, from which the gRPC layer makes a status.
 pub trait ErrorClass: std::error::Error {
     fn kind(&self) -> ErrorKind;
 
     /// The field of the request that the error is about; an error that wraps others passes theirs on.
     fn field(&self) -> Option<RequestField> {
+        None
+    }
+
+    /// The machine-readable part; an error that wraps others passes theirs on.
+    fn detail(&self) -> Option<ErrorDetail> {
         None
     }
 }

@@ -32,7 +32,7 @@ mod user_ns;
 pub use cgroup_path::{CgroupPath, InvalidCgroupPath};
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 pub use container_state::{AbnormalExit, ContainerState, Exit, WrongState};
-pub use error::{ErrorClass, ErrorKind};
+pub use error::{ErrorClass, ErrorDetail, ErrorKind};
 pub use id::{ContainerId, IdError, InvalidLayerDirectory, LayerNumber, PodId};
 pub use pod::{Bandwidth, BitRate, Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol, RepeatedPod};
 pub use quantity::{InvalidQuantity, Quantity};

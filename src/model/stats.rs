@@ -25,7 +25,7 @@ pub struct MemoryUsage {
     pub usage: u64,
     /// The usage without inactive file pages.
     pub working_set: u64,
-    /// The limit minus the working set; absent without a limit.
+    /// The least of all limits minus their working sets, from the cgroup's own up to the root; absent without a limit.
     pub available: Option<u64>,
     /// Anonymous memory.
     pub rss: Option<u64>,

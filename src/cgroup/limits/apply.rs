@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use model::resources::{Bytes, LimitsPatch, ObservedLimits};
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorDetail, ErrorKind};
 use rustix::io::Errno;
 
+use crate::forecast;
+use crate::forecast::ShrinkForecast;
 use crate::layout::Version;
 use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Unreadable, Values};
 use crate::limits::memory_shrink::ShrinkError;
@@ -34,7 +36,15 @@ pub enum ApplyError {
         usage.0.saturating_sub(limit.0),
         leftovers(left)
     )]
-    BelowUsage { file: PathBuf, limit: Bytes, usage: Bytes, left: Vec<PathBuf>, source: Option<io::Error> },
+    BelowUsage {
+        file: PathBuf,
+        limit: Bytes,
+        usage: Bytes,
+        /// The limit that fits instead, read after the refusal.
+        forecast: Option<Box<ShrinkForecast>>,
+        left: Vec<PathBuf>,
+        source: Option<io::Error>,
+    },
     #[error("the cgroup file {file} has {found:?} after crisp wrote {value:?}{}", leftovers(left))]
     NotKept { file: PathBuf, value: String, found: String, left: Vec<PathBuf> },
     #[error("reading the cgroup file {file} back after a write{}", leftovers(left))]
@@ -64,6 +74,22 @@ impl ErrorClass for ApplyError {
             Self::NotTold { source, .. } => source.kind(),
             Self::Unreadable(_) | Self::NotKept { .. } | Self::NotReadBack { .. } => ErrorKind::Internal,
         }
+    }
+
+    fn detail(&self) -> Option<ErrorDetail> {
+        let Self::BelowUsage { limit, usage, forecast, .. } = self else { return None };
+        let mut metadata = vec![("limitBytes", limit.to_string()), ("usageBytes", usage.to_string())];
+        if let Some(forecast) = forecast {
+            metadata.extend([
+                ("smallestLimitBytes", forecast.smallest_limit.to_string()),
+                ("reclaimableBytes", forecast.reclaimable.to_string()),
+                ("anonymousBytes", forecast.anonymous.to_string()),
+                ("unevictableBytes", forecast.unevictable.to_string()),
+                ("kernelBytes", forecast.kernel.to_string()),
+                ("fileBytes", forecast.file.to_string()),
+            ]);
+        }
+        Some(ErrorDetail { reason: "MEMORY_BELOW_USAGE", metadata })
     }
 }
 
@@ -219,7 +245,8 @@ fn write_error(fs: &impl CgroupFs, write: &Write, error: ShrinkError, left: Vec<
         ShrinkError::Io(_) if !fs.exists() => ApplyError::Gone(file),
         ShrinkError::BelowUsage { usage, answer } => {
             let limit = write.lowered_memory().unwrap_or(Bytes(0));
-            ApplyError::BelowUsage { file, limit, usage, left, source: answer }
+            let forecast = forecast::forecast(fs).ok().map(Box::new);
+            ApplyError::BelowUsage { file, limit, usage, forecast, left, source: answer }
         }
         ShrinkError::Io(source) => ApplyError::Write { file, value: write.want.to_string(), left, source },
     }

@@ -81,6 +81,14 @@ impl Knob {
     pub const MEMORY_USAGE: Knob = Knob::named("memory.usage_in_bytes");
     pub const MEMSW_USAGE: Knob = Knob::named("memory.memsw.usage_in_bytes");
     pub const SWAP_MAX: Knob = Knob::named("memory.swap.max");
+    pub(crate) const CPUSET_EFFECTIVE_V1: Knob = Knob::named("cpuset.effective_cpus");
+    pub(crate) const CPUSET_EFFECTIVE_V2: Knob = Knob::named("cpuset.cpus.effective");
+    pub(crate) const MEMORY_EVENTS_LOCAL: Knob = Knob::named("memory.events.local");
+    pub(crate) const MEMORY_FAILCNT: Knob = Knob::named("memory.failcnt");
+    pub(crate) const MEMSW_FAILCNT: Knob = Knob::named("memory.memsw.failcnt");
+    pub(crate) const KERNEL_USAGE: Knob = Knob::named("memory.kmem.usage_in_bytes");
+    pub(crate) const PIDS_CURRENT: Knob = Knob::named("pids.current");
+    pub(crate) const PIDS_MAX: Knob = Knob::named("pids.max");
 
     pub(crate) const fn named(file: &'static str) -> Knob {
         Knob(Cow::Borrowed(file))

@@ -23,6 +23,7 @@
 mod counters;
 #[cfg(test)]
 mod counters_tests;
+mod memory_above;
 mod pressure;
 mod read;
 mod tasks;
@@ -37,7 +38,9 @@ use std::time::SystemTime;
 use model::metrics::{CpuCounters, MemoryCounters};
 use model::stats::{GroupUsage, MemoryUsage, Pressure, SwapUsage, TaskCount};
 
+pub use memory_above::MemoryAbove;
 pub use read::{ReadBuffer, ReadError};
+pub(crate) use read::{absent, keyed};
 
 use crate::cgroup::Cgroup;
 use crate::layout::Version;
@@ -112,7 +115,7 @@ impl Cgroup {
 }
 
 /// The usage without what the kernel can take back at once.
-fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
+pub(crate) fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
     // The two were not read at the same moment, so one may have outgrown the other.
     usage.saturating_sub(inactive_file.unwrap_or(0))
 }

@@ -93,12 +93,12 @@ impl ReadBuffer {
 }
 
 /// No such file, a removed cgroup, or a kernel with this counter disabled.
-fn absent(e: &io::Error) -> bool {
+pub(crate) fn absent(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::OPNOTSUPP))
 }
 
 /// The values of `keys` in a text of lines `key value`.
-pub(super) fn keyed<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
+pub(crate) fn keyed<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
     let mut values = [None; N];
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
         if let Some(index) = keys.iter().position(|key| *key == name) {

@@ -1,7 +1,10 @@
 //! The guarantees of the engine, tested on the fake and on the real kernel.
 
+mod effective;
 mod faults;
+mod forecast;
 mod independent_reader;
+mod memory_load;
 
 use model::ErrorClass as _;
 use model::resources::{
