@@ -172,6 +172,39 @@ fn a_running_container_has_every_number_that_the_kernel_has() {
 }
 
 #[test]
+fn available_memory_is_the_least_of_all_levels() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod_with("pod", |config| {
+        let resources = v1::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() };
+        config.linux.get_or_insert_default().resources = Some(resources);
+    });
+    let limited = |name: &str, mib: i64| {
+        let mut config = container(name, &IDLE);
+        let resources = v1::LinuxContainerResources { memory_limit_in_bytes: mib << 20, ..Default::default() };
+        config.linux.as_mut().unwrap().resources = Some(resources);
+        client.run_config(&pod, config)
+    };
+    let (free, large, small) = (client.run(&pod, "free", &IDLE), limited("large", 512), limited("small", 16));
+    let memory = |id: &str| client.container_stats(id).memory.unwrap();
+    let of_pod = client.pod_stats(&pod.id).memory.unwrap();
+    let in_pod = 64 * MIB - value(&of_pod.working_set_bytes);
+    assert_eq!(value(&of_pod.available_bytes), in_pod);
+    for id in [&free, &large] {
+        let available = value(&memory(id).available_bytes);
+        assert!(available.abs_diff(in_pod) <= MIB, "{available} is not the {in_pod} bytes left in the pod");
+    }
+    let own = memory(&small);
+    assert_eq!(value(&own.available_bytes), 16 * MIB - value(&own.working_set_bytes));
+    let listed = client.list_stats(None);
+    assert_eq!(listed.len(), 3);
+    for stats in listed {
+        let available = value(&stats.memory.unwrap().available_bytes);
+        assert!(available <= in_pod + MIB, "{available} of {in_pod}");
+    }
+}
+
+#[test]
 fn cpu_time_grows_under_load_and_its_rate_is_reported() {
     let daemon = Daemon::start();
     let client = daemon.client();

@@ -8,7 +8,7 @@ use super::*;
 use crate::support::harness::{seconds, wait_for};
 
 /// A container whose first process holds so many megabytes that cannot be given back.
-pub(super) fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
+pub(crate) fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
     // The shell keeps the text in itself, a letter takes a byte; and it stays, since there is more to do.
     let script = format!("x=$(head -c {} /dev/zero | tr '\\0' a); echo holding; sleep 100000; echo $x", mib * MIB);
     let mut config = container(name, &["sh", "-c", &script]);

@@ -3,9 +3,10 @@
 mod concurrency;
 mod crash;
 mod drift;
+mod effective;
 mod ended;
 mod log;
-mod memory;
+pub(crate) mod memory;
 mod oom_score;
 mod outcomes;
 mod pod_resources;

@@ -1,10 +1,12 @@
 //! Converts errors to gRPC statuses: the only place that chooses codes.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 
 use model::error_chain::chain;
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorDetail, ErrorKind};
 use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::convert::request_field::WirePath;
 
@@ -13,13 +15,27 @@ use crate::convert::request_field::WirePath;
 pub(super) fn of<E: ErrorClass>(error: E) -> Status {
     match error.field() {
         Some(field) => of_field(&WirePath(&field), &error),
-        None => Status::new(code(error.kind()), shortened(chain(&error))),
+        None => with_detail(&error, chain(&error)),
     }
 }
 
 /// Returns the status of an error that is about the field with this path.
 pub(super) fn of_field<E: ErrorClass>(path: &dyn Display, error: &E) -> Status {
-    Status::new(code(error.kind()), shortened(format!("{path}: {}", chain(error))))
+    with_detail(error, format!("{path}: {}", chain(error)))
+}
+
+/// The domain of the reasons in details.
+const DOMAIN: &str = "crisp";
+
+fn with_detail<E: ErrorClass>(error: &E, message: String) -> Status {
+    let code = code(error.kind());
+    let Some(ErrorDetail { reason, metadata }) = error.detail() else {
+        return Status::new(code, shortened(message, MESSAGE_MAX));
+    };
+    let metadata: HashMap<String, String> = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
+    // The details repeat the message.
+    Status::with_error_details(code, shortened(message, MESSAGE_MAX / 2), details)
 }
 
 /// The longest message. A client closes the connection at headers of some 8 KiB, and percent encoding
@@ -27,13 +43,13 @@ pub(super) fn of_field<E: ErrorClass>(path: &dyn Display, error: &E) -> Status {
 const MESSAGE_MAX: usize = 2048;
 
 /// Cuts the middle out of a message that repeats a long value of a request or an image.
-fn shortened(message: String) -> String {
-    if message.len() <= MESSAGE_MAX {
+fn shortened(message: String, most: usize) -> String {
+    if message.len() <= most {
         return message;
     }
     let boundary = |at: &usize| message.is_char_boundary(*at);
-    let beginning = (0..=MESSAGE_MAX * 3 / 4).rev().find(boundary).unwrap_or_default();
-    let end = (message.len() - MESSAGE_MAX / 4..message.len()).find(boundary).unwrap_or(message.len());
+    let beginning = (0..=most * 3 / 4).rev().find(boundary).unwrap_or_default();
+    let end = (message.len() - most / 4..message.len()).find(boundary).unwrap_or(message.len());
     format!("{} … {}", &message[..beginning], &message[end..])
 }
 
@@ -83,6 +99,33 @@ mod tests {
                 && message.ends_with("ää is missing"),
             "{message}"
         );
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("lowering {}", .0)]
+    struct Lowering(String);
+
+    impl ErrorClass for Lowering {
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Precondition
+        }
+
+        fn detail(&self) -> Option<ErrorDetail> {
+            let metadata = (0..10).map(|_| ("limitBytes", u64::MAX.to_string())).collect();
+            Some(ErrorDetail { reason: "MEMORY_BELOW_USAGE", metadata })
+        }
+    }
+
+    #[test]
+    fn a_detail_is_sent_beside_the_message_within_the_size_of_headers() {
+        let status = of(Lowering("ä".repeat(2_000_000)));
+        let info = status.get_details_error_info().unwrap();
+        assert_eq!((info.domain.as_str(), info.reason.as_str()), ("crisp", "MEMORY_BELOW_USAGE"));
+        assert_eq!(info.metadata["limitBytes"], u64::MAX.to_string());
+        let headers = status.into_http::<()>();
+        let size: usize = headers.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
+        assert!((2000..8192).contains(&size), "{size}");
+        assert!(of(Reading(std::io::Error::other("x"))).details().is_empty());
     }
 
     #[test]

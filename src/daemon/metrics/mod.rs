@@ -4,6 +4,7 @@
 //! them. Each subject has a file with a function that writes its families, and a line in [`page`].
 //! Nothing is counted here: values are read from their owners for each request.
 
+mod effective;
 mod http;
 mod images;
 mod pods;
@@ -45,6 +46,7 @@ fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
     let store = runtime.images();
     images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
     resizes::write(&mut text, runtime.resizes());
+    effective::write(&mut text, &runtime.list_effective_limits(), &runtime.list_refused_shrinks());
     pods::write(&mut text, &runtime.counts());
     requests::write(&mut text, &latencies.all());
     spans::write(&mut text, spans);

@@ -14,6 +14,7 @@ mod cleanup;
 mod conditions;
 pub(crate) mod container;
 mod counts;
+mod effective;
 mod events;
 mod lifecycle_steps;
 mod lookup;
@@ -49,6 +50,7 @@ pub(crate) use conditions::Condition;
 pub(crate) use container::remove::RemoveError;
 pub(crate) use container::stop::StopError;
 pub(crate) use counts::Counts;
+pub(crate) use effective::ContainerNames;
 pub(crate) use events::{ContainerSnapshot, Event, EventKind, Subscription};
 pub(crate) use lookup::LookupError;
 pub(crate) use pod::stop::StopPodError;
@@ -106,6 +108,9 @@ pub(crate) struct Runtime {
     /// Containers that an earlier daemon did not complete.
     unfinished: Mutex<Vec<String>>,
     resizes: ResizeOutcomes,
+    refused_shrinks: effective::RefusedShrinks,
+    limit_hits: effective::LimitHitTimes,
+    level_files: effective::LevelFiles,
     /// Notified after every removal and every disconnected streaming client.
     freed: Arc<tokio::sync::Notify>,
     /// Measures the disk usage of writable layers.
@@ -160,6 +165,9 @@ impl Runtime {
             unjudged: Mutex::default(),
             unfinished: Mutex::default(),
             resizes: ResizeOutcomes::default(),
+            refused_shrinks: effective::RefusedShrinks::default(),
+            limit_hits: effective::LimitHitTimes::default(),
+            level_files: effective::LevelFiles::default(),
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::EventHub::default(),

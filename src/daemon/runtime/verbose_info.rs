@@ -1,6 +1,6 @@
 //! The additional information of verbose responses.
 
-use cgroup::{AppliedValues, CurrentLimits, Drift};
+use cgroup::{AppliedValues, CurrentLimits, Drift, LevelReadings};
 use model::resources::LimitsPatch;
 use oci_spec::runtime::Spec;
 use serde::Serialize;
@@ -72,13 +72,19 @@ impl Runtime {
 
     /// Returns the limits of a pod, and of each of its containers.
     fn pod_resources_info(&self, pod: &PodRecord) -> Value {
-        let mut info = resources_info(&pod.spec.resources, &pod.applied, self.limits_of_pod(pod).as_ref());
+        let now = self.limits_of_pod(pod);
+        let mut info = resources_info(&pod.spec.resources, &pod.applied, now.as_ref());
         info["overhead"] = shown(&pod.spec.overhead);
+        let mut levels = LevelReadings::default();
+        info["effective"] =
+            json!(now.and_then(|_| self.effective_limits(&pod.cgroup.path, &pod.cgroup.path, &mut levels)));
         let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
             let container = entry.get();
             let now = self.limits(&entry, &container);
             let mut info = resources_info(&container.spec.resources, &container.applied, now.as_ref());
             info["name"] = json!(container.spec.meta.name);
+            let effective = now.and_then(|_| self.effective_limits(&container.cgroup, &pod.cgroup.path, &mut levels));
+            info["effective"] = json!(effective);
             (container.id.to_string(), info)
         });
         info["containers"] = Value::Object(containers.collect());
@@ -93,6 +99,10 @@ impl Runtime {
             // A resize does not write the file.
             self.set_resource_annotations(spec, container);
         }
+        let mut resources = resources_info(&container.spec.resources, &container.applied, now);
+        let pod = self.pod_cgroup_of(container);
+        let effective = now.and_then(|_| self.effective_limits(&container.cgroup, &pod, &mut LevelReadings::default()));
+        resources["effective"] = json!(effective);
         json!({
             "pid": container.state.pid(),
             "pod": container.pod,
@@ -102,7 +112,7 @@ impl Runtime {
             "user": shown(&container.user),
             "selinux": container.selinux,
             "stopSignal": container.stop_signal.to_string(),
-            "resources": resources_info(&container.spec.resources, &container.applied, now),
+            "resources": resources,
             "cdiDevices": shown(&container.cdi),
             "unreadable": container.unreadable.as_ref().map(ToString::to_string),
             "config": shown(&container.spec),

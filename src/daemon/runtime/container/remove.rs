@@ -69,6 +69,7 @@ impl Runtime {
         self.containers.remove(container.as_str());
         self.publish_container_removed(&record);
         self.resizes.forget(container.as_str());
+        self.refused_shrinks.forget(container.as_str());
         self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()), container.as_str());
         Ok(())
     }

@@ -65,6 +65,7 @@ impl Runtime {
         self.pods.remove(id.as_str());
         self.publish_pod_removed(&entry.get());
         self.resizes.forget(id.as_str());
+        self.level_files.close();
         self.pod_names.release(&pod.spec.meta, id.as_str());
         self.request_trim();
         Ok(())

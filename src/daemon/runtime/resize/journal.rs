@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome, Version};
 use model::error_chain::chain;
 use model::resources::{Bytes, LimitsPatch, UnifiedKey};
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorDetail, ErrorKind};
 use safe_fs::FileError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,14 @@ impl ErrorClass for ResizeError {
             Self::Journal { .. } | Self::Fault(_) => ErrorKind::Internal,
             Self::Record(e) => e.kind(),
             Self::Left { first, .. } => first.kind(),
+        }
+    }
+
+    fn detail(&self) -> Option<ErrorDetail> {
+        match self {
+            Self::Apply(e) => e.detail(),
+            Self::Left { first, .. } => first.detail(),
+            Self::OomScore(_) | Self::Journal { .. } | Self::Record(_) | Self::Fault(_) => None,
         }
     }
 }

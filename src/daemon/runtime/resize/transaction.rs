@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome};
 use model::error_chain::chain;
 use model::resources::{Bytes, LimitsPatch, OomScoreAdj};
-use model::{ErrorClass, ErrorKind};
+use model::{ErrorClass, ErrorDetail, ErrorKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -41,6 +41,13 @@ impl ErrorClass for UpdateError {
         match self {
             Self::Look(e) => e.kind(),
             Self::Resize { source, .. } => source.kind(),
+        }
+    }
+
+    fn detail(&self) -> Option<ErrorDetail> {
+        match self {
+            Self::Look(e) => e.detail(),
+            Self::Resize { source, .. } => source.detail(),
         }
     }
 }
@@ -157,6 +164,7 @@ impl Runtime {
             Err(ResizeError::Apply(ApplyError::Gone(_))) if record.may_lack_cgroup() => return Ok(()),
             Err(error) => Outcome::of(error),
         };
+        self.refused_shrinks.note(record.id(), &result);
         let Attempt { files, oom_score_adj, reclaimed } = attempt;
         self.finish_resize(FinishedResize {
             began,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cgroup::ReadBuffer;
+use cgroup::{MemoryAbove, ReadBuffer};
 use model::error_chain::chain;
 use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
 use model::{ContainerId, ErrorClass, ErrorKind, PodId, PodState};
@@ -55,6 +55,13 @@ impl ErrorClass for StatsError {
     }
 }
 
+/// Shared by the items of a list.
+#[derive(Debug, Default)]
+struct StatsBuffers {
+    files: ReadBuffer,
+    above: MemoryAbove,
+}
+
 /// A container and its usage.
 #[derive(Debug)]
 pub(crate) struct ContainerStatsEntry {
@@ -78,7 +85,7 @@ impl Runtime {
     pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerStatsEntry, StatsError> {
         let entry = self.container_entry(id)?;
         self.measure(std::slice::from_ref(&entry));
-        self.container_stats_entry(&entry, &mut ReadBuffer::default())
+        self.container_stats_entry(&entry, &mut StatsBuffers::default())
     }
 
     /// Returns the usage of the containers of `wanted` that have processes. Containers whose usage
@@ -87,17 +94,17 @@ impl Runtime {
         let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
         let entries = alive(wanted.iter().filter_map(find));
         self.measure(&entries);
-        parallel::read(&entries, |part| self.container_stats_entries(part, &mut ReadBuffer::default()))
+        parallel::read(&entries, |part| self.container_stats_entries(part, &mut StatsBuffers::default()))
     }
 
     /// Returns the usage of a pod; of a pod that is not ready, what still exists.
     pub(crate) fn pod_stats(&self, id: &str) -> Result<PodStatsEntry, StatsError> {
         let entry = self.pod_entry(id)?;
-        let mut scratch = ReadBuffer::default();
+        let mut buffers = StatsBuffers::default();
         let containers = alive(self.containers_of(&entry.get().id));
         self.measure(&containers);
-        let stats = self.pod_usage(&entry, &mut scratch)?;
-        let mut seen = [self.pod_stats_entry(&entry, stats, &containers, &mut scratch)];
+        let stats = self.pod_usage(&entry, &mut buffers)?;
+        let mut seen = [self.pod_stats_entry(&entry, stats, &containers, &mut buffers)];
         self.add_networks(&mut seen);
         let [seen] = seen;
         Ok(seen)
@@ -107,7 +114,7 @@ impl Runtime {
     /// and left out.
     pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodStatsEntry> {
         let pods = self.ready_pods(wanted);
-        let mut list = parallel::read(&pods, |part| self.pod_stats_entries(part, &mut ReadBuffer::default()));
+        let mut list = parallel::read(&pods, |part| self.pod_stats_entries(part, &mut StatsBuffers::default()));
         self.add_networks(&mut list);
         list
     }
@@ -130,21 +137,21 @@ impl Runtime {
         pods.into_values().collect()
     }
 
-    fn pod_stats_entries(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut ReadBuffer) -> Vec<PodStatsEntry> {
+    fn pod_stats_entries(&self, pods: &[(Pod, Vec<Container>)], buffers: &mut StatsBuffers) -> Vec<PodStatsEntry> {
         let mut list = Vec::with_capacity(pods.len());
         for (entry, containers) in pods {
-            match self.pod_usage(entry, scratch) {
-                Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, scratch)),
+            match self.pod_usage(entry, buffers) {
+                Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, buffers)),
                 Err(error) => tracing::warn!(error = chain(&error), "cannot read the stats of a pod; leaving it out"),
             }
         }
         list
     }
 
-    fn container_stats_entries(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerStatsEntry> {
+    fn container_stats_entries(&self, entries: &[Container], buffers: &mut StatsBuffers) -> Vec<ContainerStatsEntry> {
         let mut list = Vec::with_capacity(entries.len());
         for entry in entries {
-            match self.container_stats_entry(entry, scratch) {
+            match self.container_stats_entry(entry, buffers) {
                 Ok(seen) if seen.stats.group.is_some() => list.push(seen),
                 Ok(_) => {}
                 Err(error) => {
@@ -158,25 +165,42 @@ impl Runtime {
     fn container_stats_entry(
         &self,
         entry: &Container,
-        scratch: &mut ReadBuffer,
+        buffers: &mut StatsBuffers,
     ) -> Result<ContainerStatsEntry, StatsError> {
         let record = entry.get();
         let container = || record.id.clone();
         let cgroup = self.cgroup_of(entry);
         let gauges = entry.samples();
-        let read = usage(cgroup, &gauges.cpu, scratch);
+        let read = self.usage(cgroup, &gauges.cpu, buffers);
         let (group, nano_cores) = read.map_err(|source| StatsError::Container { container: container(), source })?;
         Ok(ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
     }
 
+    /// Returns the usage of a cgroup, and its CPU usage per second. The available memory is the least of all levels.
+    fn usage(
+        &self,
+        cgroup: &cgroup::Cgroup,
+        gauge: &CpuSamples,
+        buffers: &mut StatsBuffers,
+    ) -> Result<(Option<GroupUsage>, Option<u64>), cgroup::ReadError> {
+        let now = Instant::now();
+        let StatsBuffers { files, above } = buffers;
+        let mut group = cgroup.usage(files)?;
+        if let Some(memory) = group.as_mut().and_then(|group| group.memory.as_mut()) {
+            memory.available = above.left(cgroup, memory.available, |level| self.level_files.of(level), files)?;
+        }
+        let nano_cores = group.as_ref().and_then(|group| group.cpu).and_then(|used| gauge.note(now, used));
+        Ok((group, nano_cores))
+    }
+
     /// Returns the usage of a pod without its network, which is read for all pods at once.
-    fn pod_usage(&self, entry: &Pod, scratch: &mut ReadBuffer) -> Result<PodStats, StatsError> {
+    fn pod_usage(&self, entry: &Pod, buffers: &mut StatsBuffers) -> Result<PodStats, StatsError> {
         let record = entry.get();
         let pod = || record.id.clone();
         let cgroup = self.cgroup_of(entry);
         let failed = |source| StatsError::Pod { pod: pod(), source };
-        let (group, nano_cores) = usage(cgroup, &entry.samples().cpu, scratch).map_err(failed)?;
-        let tasks = cgroup.tasks(scratch).map_err(failed)?;
+        let (group, nano_cores) = self.usage(cgroup, &entry.samples().cpu, buffers).map_err(failed)?;
+        let tasks = cgroup.tasks(&mut buffers.files).map_err(failed)?;
         Ok(PodStats { group, nano_cores, tasks, network: None })
     }
 
@@ -185,9 +209,9 @@ impl Runtime {
         entry: &Pod,
         stats: PodStats,
         containers: &[Container],
-        scratch: &mut ReadBuffer,
+        buffers: &mut StatsBuffers,
     ) -> PodStatsEntry {
-        PodStatsEntry { record: entry.get(), stats, containers: self.container_stats_entries(containers, scratch) }
+        PodStatsEntry { record: entry.get(), stats, containers: self.container_stats_entries(containers, buffers) }
     }
 
     /// Queues old measurements of writable layers.
@@ -238,16 +262,4 @@ impl Runtime {
 /// Returns the containers that have processes.
 fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
     entries.into_iter().filter(|entry| entry.get().state.pid().is_some()).collect()
-}
-
-/// Returns the usage of a cgroup, and its CPU usage per second.
-fn usage(
-    cgroup: &cgroup::Cgroup,
-    gauge: &CpuSamples,
-    scratch: &mut ReadBuffer,
-) -> Result<(Option<GroupUsage>, Option<u64>), cgroup::ReadError> {
-    let now = Instant::now();
-    let group = cgroup.usage(scratch)?;
-    let nano_cores = group.as_ref().and_then(|group| group.cpu).and_then(|used| gauge.note(now, used));
-    Ok((group, nano_cores))
 }
