@@ -20,6 +20,7 @@ mod command;
 mod common_args;
 mod completions;
 mod demo;
+mod effective_limits;
 mod explain;
 mod image;
 mod output;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cgroup::EffectiveLimits;
 use model::pod_resources::{PodResourceConfig, Resources};
 use model::resources::{LimitsPatch, ObservedLimits};
 use serde::de::DeserializeOwned;
@@ -18,6 +19,9 @@ pub(super) struct VerboseInfo {
     /// None if the cgroup no longer exists.
     pub(super) actual: Option<ObservedLimits>,
     pub(super) drift: Vec<Drifted>,
+    /// None if the cgroup no longer exists, or cannot be read.
+    #[serde(default)]
+    pub(super) effective: Option<EffectiveLimits>,
     /// For pods only.
     #[serde(default, deserialize_with = "some_limits")]
     pub(super) overhead: Option<LimitsPatch>,

@@ -113,3 +113,22 @@ fn missing_and_ambiguous_targets_are_refused() {
     let words = daemon.env.verb_fails("explain", &["absent"]);
     assert!(words.contains("\"absent\" not found; `crisp explain` lists all"), "{words}");
 }
+
+#[test]
+fn the_limit_of_the_pod_that_binds_a_container_is_named() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod_with("shop", |config| {
+        config.linux.get_or_insert_default().resources = Some(limits(700, 40));
+    });
+    daemon.client().run_limited(&pod, "web", limits(500, 500));
+    let view = explained(&daemon, "web");
+    let cgroup = explained(&daemon, "shop")["cgroup"].as_str().unwrap().to_owned();
+    let memory = &view["effective"]["memory"];
+    assert_eq!((&memory["limit"], &memory["set_by"]["kind"]), (&(40 << 20).into(), &"pod".into()), "{view:#}");
+    assert_eq!(memory["set_by"]["cgroup"], cgroup.as_str(), "{view:#}");
+    assert_eq!(row(&view, memory_file())["actual"], (500 << 20).to_string(), "the file is shown as it is");
+    let text = daemon.env.verb_ok("explain", &["web"]);
+    let line = text.lines().find(|line| line.starts_with("memory: effective")).unwrap();
+    assert!(line.starts_with(&format!("memory: effective 40Mi, set by the pod cgroup {cgroup}, ")), "{text}");
+    assert!(line.ends_with(" free") && text.contains("cpu: effective 500m, set by its own cgroup"), "{text}");
+}

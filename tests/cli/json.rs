@@ -71,6 +71,8 @@ fn the_json_of_commands_has_the_documented_form() {
         assert!(!resized[list].as_array().unwrap().is_empty(), "{list} compared nothing: {resized:#}");
     }
     check("crisp resize", &["shop", "web=memory:64Mi", "--dry-run"]);
+    let forecast = run("crisp resize", &["tests/shop/web", "--memory", "?"]);
+    assert_form(&forecast, &form["crisp resize"][1], false, "crisp resize --memory ?");
     for (arguments, block) in [(&[][..], 0), (&["tests/shop/web"], 1), (&["shop"], 2)] {
         assert_form(&run("crisp explain", arguments), &form["crisp explain"][block], true, "crisp explain");
     }

@@ -3,9 +3,11 @@
 use cri_api::v1;
 use serde_json::Value;
 
+use super::{errors, text};
 use crate::support::client::container;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
+use crate::update::memory::holding;
 use crate::update::{assert_limits, kernel_limits, limits};
 
 #[test]
@@ -247,4 +249,75 @@ fn a_cpuset_is_changed_in_place() {
     let name = if kernel_state::is_v2() { "cpu.max" } else { "cpu.cfs_quota_us" };
     assert!(crate::update::file(&daemon, &id, name).exists());
     assert_limits(&daemon, &id, 500, 64);
+}
+
+#[test]
+fn raising_a_container_above_its_pod_is_warned_about_and_the_effective_limit_is_shown() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod_with("shop", |config| {
+        config.linux.get_or_insert_default().resources = Some(limits(500, 40));
+    });
+    daemon.client().run_limited(&pod, "web", limits(300, 32));
+    let arguments = ["web", "--memory", "500Mi", "--keep-pod"];
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let output = daemon.env.verb("resize", &[&arguments[..], dry_run].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        let warned = errors(&output);
+        let expected = "crisp: warning: container web: memory 500Mi is above the limit of the pod cgroup /";
+        assert!(warned.contains(expected) && warned.contains("; 40Mi stays effective"), "{warned}");
+        let shown = text(&output).contains("container web: memory: effective 40Mi, set by the pod cgroup /");
+        assert_eq!(shown, dry_run.is_empty(), "{}", text(&output));
+    }
+    // Together with its pod, which becomes 72 MiB, it is raised without a warning.
+    daemon.env.verb_ok("resize", &["web", "--memory", "32Mi", "--keep-pod"]);
+    let output = daemon.env.verb("resize", &["web", "--memory", "64Mi"]).output().unwrap();
+    assert!(output.status.success() && !errors(&output).contains("warning"), "{}", errors(&output));
+}
+
+#[test]
+fn the_forecast_is_a_limit_that_the_kernel_accepts_and_changes_nothing() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("shop");
+    let web = holding(&daemon, &pod, "web", 24, 256);
+    let before = kernel_limits(&daemon, &web);
+    let forecast = |target: &str, more: &[&str]| {
+        let arguments = [&[target, "--memory", "?", "--json"], more].concat();
+        serde_json::from_str::<serde_json::Value>(&daemon.env.verb_ok("resize", &arguments)).unwrap()
+    };
+    let found = forecast("shop/web", &[]);
+    let bytes = |key: &str| found[key].as_u64().unwrap_or_else(|| panic!("{key}: {found:#}"));
+    assert_eq!((&found["kind"], &found["name"], bytes("limit")), (&"container".into(), &"web".into(), 256 << 20));
+    assert!(bytes("anonymous") >= 24 << 20 && bytes("usage") >= bytes("anonymous"), "{found:#}");
+    assert_eq!(bytes("smallest_limit"), (bytes("usage") - bytes("reclaimable")).next_multiple_of(4096));
+    assert_eq!(kernel_limits(&daemon, &web), before);
+    let of_pod = forecast("shop", &[]);
+    assert_eq!((&of_pod[0]["kind"], &of_pod[1]["name"]), (&"pod".into(), &"web".into()), "{of_pod:#}");
+    let words = daemon.env.verb_ok("resize", &["web", "--memory", "?"]);
+    assert!(words.contains("smallest limit that would be accepted now: "), "{words}");
+    // The kernel agrees: far less is refused, a little more is accepted.
+    let refused = daemon.env.verb_fails("resize", &["web", "--memory", &(bytes("anonymous") / 2).to_string()]);
+    assert!(refused.contains("below current usage"), "{refused}");
+    let fits = (bytes("smallest_limit") + (2 << 20)).to_string();
+    daemon.env.verb_ok("resize", &["web", "--memory", &fits]);
+    assert_eq!(client.in_force(&web).memory_limit_in_bytes.to_string(), fits);
+    for (arguments, word) in [
+        (&["web", "--memory", "?", "--cpu", "1"][..], "a question, not a change"),
+        (&["web", "--memory", "?", "--dry-run"], "a question, not a change"),
+        (&["web", "--memory", "1Gi", "--probe"], "needs --memory '?'"),
+        (&["shop", "web=memory:?"], "a question, not a change"),
+    ] {
+        let words = daemon.env.verb_fails("resize", arguments);
+        assert!(words.contains(word), "{arguments:?}: {words}");
+    }
+    if kernel_state::is_v2() {
+        let probed = forecast("web", &["--probe"]);
+        assert!(
+            probed["probe"]["ended"].is_string() && probed["probe"]["usage"].as_u64() > Some(24 << 20),
+            "{probed:#}"
+        );
+    } else {
+        let words = daemon.env.verb_fails("resize", &["web", "--memory", "?", "--probe"]);
+        assert!(words.contains("needs memory.reclaim"), "{words}");
+    }
 }

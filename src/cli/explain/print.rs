@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+use std::time::SystemTime;
 
+use cgroup::EffectiveLimits;
 use model::pod_resources::{ResourceList, Resources};
 
 use super::super::cgroup_files::{Row, readable};
 use super::super::color::{Color, columns};
+use super::super::effective_limits;
 use super::super::image::table::short;
 use super::list;
 use super::view::{ContainerView, PodView, View};
@@ -55,7 +58,14 @@ fn container(out: &mut impl Write, view: &ContainerView, color: Color) -> io::Re
         };
         ["OOM score".to_owned(), dash(show(score.asked)), "-".to_owned(), dash(show(score.actual)), file]
     });
-    table(out, &view.files, score, color)
+    table(out, &view.files, score, color)?;
+    effective(out, view.effective.as_ref())
+}
+
+/// Prints the lowest limits of all levels.
+fn effective(out: &mut impl Write, limits: Option<&EffectiveLimits>) -> io::Result<()> {
+    let lines = limits.map(|limits| effective_limits::lines(limits, SystemTime::now())).unwrap_or_default();
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
@@ -81,6 +91,7 @@ fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
     }
     if view.has_cgroup {
         table(out, &view.files, None, color)?;
+        effective(out, view.effective.as_ref())?;
     } else {
         writeln!(out, "the cgroup no longer exists: no limits are active")?;
     }

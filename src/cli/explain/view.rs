@@ -1,6 +1,6 @@
 //! The data that `crisp explain` shows of a pod or container.
 
-use cgroup::Cgroup;
+use cgroup::{Cgroup, EffectiveLimits};
 use cri_api::v1;
 use model::pod_resources::{PodResourceConfig, Resources};
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub(super) struct ContainerView {
     /// Whether the cgroup exists; if so, `actual` is the content of its files.
     pub(super) has_cgroup: bool,
     pub(super) files: Vec<Row>,
+    /// The lowest limits of the cgroup and all above it.
+    pub(super) effective: Option<EffectiveLimits>,
     pub(super) oom_score: Option<Score>,
     /// Requests and limits of the pod spec (KEP-4112), if the client sent them.
     pub(super) kubernetes: Option<Resources>,
@@ -66,6 +68,8 @@ pub(super) struct PodView {
     pub(super) owner: &'static str,
     pub(super) has_cgroup: bool,
     pub(super) files: Vec<Row>,
+    /// The lowest limits of the cgroup and all above it.
+    pub(super) effective: Option<EffectiveLimits>,
     /// Pod overhead, as text.
     pub(super) overhead: Option<String>,
     /// Declared resources of the pod and its containers (KEP-4112).
@@ -96,6 +100,7 @@ pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group
         cgroup: info.cgroup.clone(),
         has_cgroup: group.exists(),
         files: cgroup_files::rows(group, &info.resources),
+        effective: info.resources.effective.clone(),
         oom_score: score(&info.resources),
         kubernetes: info.config.kubernetes_resources.clone(),
         id: status.id,
@@ -129,6 +134,7 @@ pub(super) fn pod(
         owner: if info.cgroup.ours { "crisp" } else { "client" },
         has_cgroup: group.exists(),
         files: cgroup_files::rows(group, &info.resources),
+        effective: info.resources.effective.clone(),
         overhead: overhead(&info.resources),
         announced: info.config.pod_resources.clone(),
         containers,

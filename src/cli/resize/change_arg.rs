@@ -8,6 +8,22 @@ use model::resources::{CpuPeriod, CpuQuota, CpuSet, CpuShares, InvalidLimits, Li
 use super::quantity_arg;
 use super::quantity_arg::{InvalidQuantityArg, Limit, QuantityArg};
 
+/// The argument of `--memory`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum MemoryArg {
+    /// `?`
+    Forecast,
+    Quantity(QuantityArg),
+}
+
+impl FromStr for MemoryArg {
+    type Err = InvalidQuantityArg;
+
+    fn from_str(text: &str) -> Result<Self, InvalidQuantityArg> {
+        if text == "?" { Ok(Self::Forecast) } else { text.parse().map(Self::Quantity) }
+    }
+}
+
 /// Changes of one container; every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(super) struct Change {
@@ -15,8 +31,9 @@ pub(super) struct Change {
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
     cpu: Option<QuantityArg>,
     /// Memory in the same form, such as 256Mi; the request is only recorded, no kernel setting corresponds to it.
+    /// With ?, print the smallest limit that would be accepted now, and change nothing.
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
-    memory: Option<QuantityArg>,
+    memory: Option<MemoryArg>,
     /// Limit of memory plus swap: an amount, or max.
     #[arg(long, value_name = "LIMIT")]
     memory_swap: Option<Limit>,
@@ -49,6 +66,8 @@ pub(super) enum ChangeError {
     Twice { key: String },
     #[error("invalid {key} {value:?}: {problem}")]
     Value { key: String, value: String, problem: String },
+    #[error("`memory ?` is a question, not a change: use --memory '?' without other options")]
+    Forecast,
     #[error("cpu and {0} cannot be combined: remove one of them")]
     Both(&'static str),
     #[error(transparent)]
@@ -122,12 +141,30 @@ impl Change {
     }
 
     pub(super) fn of_pod(cpu: Option<QuantityArg>, memory: Option<QuantityArg>) -> Self {
-        Self { cpu, memory, ..Self::default() }
+        Self { cpu, memory: memory.map(MemoryArg::Quantity), ..Self::default() }
+    }
+
+    /// Returns whether this is `--memory '?'`, which must be the only change.
+    pub(super) fn is_forecast(&self) -> Result<bool, ChangeError> {
+        if self.memory != Some(MemoryArg::Forecast) {
+            return Ok(false);
+        }
+        let only = Self { memory: Some(MemoryArg::Forecast), ..Self::default() };
+        if *self == only { Ok(true) } else { Err(ChangeError::Forecast) }
+    }
+
+    fn memory(&self) -> Result<Option<&QuantityArg>, ChangeError> {
+        match &self.memory {
+            Some(MemoryArg::Forecast) => Err(ChangeError::Forecast),
+            Some(MemoryArg::Quantity(memory)) => Ok(Some(memory)),
+            None => Ok(None),
+        }
     }
 
     /// Converts the change to limits. `period` is the current CPU period.
     pub(super) fn patch(&self, period: CpuPeriod) -> Result<LimitsPatch, ChangeError> {
-        let Self { cpu, memory, memory_swap, cpu_quota, cpu_period, cpu_shares, cpuset_cpus, cpuset_mems } = self;
+        let memory = self.memory()?;
+        let Self { cpu, memory: _, memory_swap, cpu_quota, cpu_period, cpu_shares, cpuset_cpus, cpuset_mems } = self;
         let new_period = cpu_period.map(CpuPeriod::new).transpose()?;
         let (request, limit) = match cpu {
             Some(QuantityArg { request, limit }) => (request.as_ref(), limit.as_ref()),
@@ -145,7 +182,7 @@ impl Change {
             (None, Some(shares)) => Some(CpuShares::new(*shares)?),
             (None, None) => None,
         };
-        let limit = memory.as_ref().and_then(|memory| memory.limit.as_ref());
+        let limit = memory.and_then(|memory| memory.limit.as_ref());
         Ok(LimitsPatch {
             cpu_quota: quota,
             // A quota is only valid together with its period.
@@ -175,7 +212,7 @@ impl Change {
     /// Returns the container's requests and limits (KEP-4112) after the change.
     pub(super) fn stated(&self, had: &Resources) -> Resources {
         let mut resources = had.clone();
-        for (name, amount) in [("cpu", &self.cpu), ("memory", &self.memory)] {
+        for (name, amount) in [("cpu", self.cpu.as_ref()), ("memory", self.memory().ok().flatten())] {
             let (Some(QuantityArg { request, limit }), Ok(name)) = (amount, name.parse::<QualifiedName>()) else {
                 continue;
             };
@@ -249,6 +286,7 @@ mod tests {
             let words = text.parse::<Named>().unwrap_err().to_string();
             assert!(words.contains(word), "{text}: {words}");
         }
+        assert!(matches!(patch("app=memory:?"), Err(ChangeError::Forecast)));
         assert!(matches!(patch("app=cpu:/1,cpu-quota:1000"), Err(ChangeError::Both("cpu-quota"))));
         assert!(matches!(patch("app=cpu:1/,cpu-shares:10"), Err(ChangeError::Both("cpu-shares"))));
         assert!(matches!(patch("app=cpu-shares:1"), Err(ChangeError::Limits(_))));

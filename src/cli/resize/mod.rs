@@ -6,7 +6,9 @@
 
 mod change_arg;
 mod execute;
+mod forecast;
 mod order;
+mod parent_limits;
 mod pod_limits;
 mod print;
 mod quantity_arg;
@@ -37,6 +39,7 @@ Examples:
   crisp resize web --cpu 500m --memory 256Mi          a container by its name, if it is unique
   crisp resize default/shop/web --memory 256Mi        by namespace, pod and container
   crisp resize 4f2a --cpu 250m/1                      request 250m, limit 1
+  crisp resize web --memory '?'                       the smallest memory limit that would be accepted now
   crisp resize shop/web --cpu-quota 20000 --cpu-shares 512
   crisp resize shop web=cpu:500m,memory:256Mi log=memory:64Mi --dry-run
                                                       several containers of a pod at once
@@ -66,6 +69,10 @@ pub struct ResizeArgs {
     /// Only print the steps, in order.
     #[arg(long)]
     dry_run: bool,
+    /// With --memory '?': also reclaim page cache in small steps for up to 3 s, and count how much is read back. Needs
+    /// cgroup v2.
+    #[arg(long)]
+    probe: bool,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -89,6 +96,10 @@ pub enum ResizeError {
     ClientsPod(String),
     #[error("{step}{what}: {problem}; {undone}")]
     Step { step: Position, what: String, problem: String, undone: RollBack },
+    #[error(transparent)]
+    Levels(#[from] cgroup::LevelError),
+    #[error(transparent)]
+    Forecast(#[from] forecast::ForecastFailure),
     #[error("resize interrupted; {0}")]
     Interrupted(RollBack),
 }
@@ -128,9 +139,19 @@ pub fn resize(args: ResizeArgs) -> Result<(), ResizeError> {
 }
 
 async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
-    let ResizeArgs { settings, target, containers, change, pod_cpu, pod_memory, keep_pod, dry_run, json } = args;
+    let ResizeArgs { settings, target, containers, change, pod_cpu, pod_memory, keep_pod, dry_run, probe, json } = args;
+    let is_forecast = change.is_forecast()?;
+    if is_forecast && (pod_cpu.is_some() || pod_memory.is_some() || keep_pod || dry_run || !containers.is_empty()) {
+        return Err(ChangeError::Forecast.into());
+    }
+    if probe && !is_forecast {
+        return Err(ResizeError::Asked("--probe needs --memory '?'"));
+    }
     let of_pod = Change::of_pod(pod_cpu, pod_memory);
     let (cri, target) = connect(settings, &target).await?;
+    if is_forecast {
+        return forecast::print(&Targets::forecasts(&cri, &target, probe).await?, json);
+    }
     let mut group = match target {
         Target::Container(id) => {
             if !containers.is_empty() {
@@ -159,6 +180,7 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
     };
     group.size_pod(&of_pod, keep_pod)?;
     let steps = group.steps();
+    group.warnings.extend(parent_limits::warnings(&group)?);
     print::warnings(&group.warnings).map_err(CommandError::Print)?;
     let report = Report::new(&group, &steps, dry_run);
     if dry_run {
@@ -194,7 +216,10 @@ async fn change_all(
             report.files(&before, &after);
             report.print()
         }
-        (Ok(()), false) => print::done(group, &before, &after),
+        (Ok(()), false) => {
+            let effective = parent_limits::effective(group)?;
+            print::done(group, &before, &after).and_then(|()| print::lines(&effective))
+        }
         (Err(_), false) => Ok(()),
     };
     // The failure of a step is the one to report.

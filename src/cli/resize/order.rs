@@ -154,7 +154,7 @@ impl LimitsChange {
 }
 
 /// Compares limits; None means unlimited, which is more than any limit.
-fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
+pub(super) fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
     match (a, b) {
         (None, None) => Ordering::Equal,
         (None, Some(_)) => Ordering::Greater,
@@ -164,7 +164,7 @@ fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
 }
 
 /// Returns the limit in billionths of a CPU; None without a limit.
-fn cpus(patch: &LimitsPatch) -> Option<u128> {
+pub(super) fn cpus(patch: &LimitsPatch) -> Option<u128> {
     let micros = cpu_micros(patch.cpu_quota?)?;
     let period = patch.cpu_period.map_or(PERIOD, |period| period.micros().0);
     Some(u128::from(micros) * 1_000_000_000 / u128::from(period))

@@ -107,6 +107,11 @@ pub(super) fn plan(group: &Targets, steps: &[Step]) -> io::Result<()> {
     writeln!(out, "dry run: nothing was changed")
 }
 
+/// Prints lines that need no table.
+pub(super) fn lines(lines: &[String]) -> io::Result<()> {
+    lines.iter().try_for_each(|line| writeln!(output::stdout(), "{line}"))
+}
+
 /// Reads every file that the steps write.
 pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
     let mut held: Vec<CurrentValues> = Vec::new();

@@ -7,10 +7,12 @@ use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatc
 
 use super::super::client::{Cri, call};
 use super::super::command::CommandError;
+use super::super::target::Target;
 use super::super::units::PERIOD;
 use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, verbose_info};
 use super::change_arg::{Change, Named};
+use super::forecast::Forecast;
 use super::order::{LimitsChange, Step};
 use super::pod_limits::pod_limits_after;
 use super::{ResizeError, order};
@@ -74,6 +76,28 @@ impl Targets {
             containers.push(member);
         }
         Ok(Self { pod, containers, declared: None, warnings })
+    }
+
+    /// Returns the forecast of a container, or of a pod and its containers with processes.
+    pub(super) async fn forecasts(cri: &Cri, target: &Target, probe: bool) -> Result<Vec<Forecast>, ResizeError> {
+        let of_container = async |id: &str| {
+            let (status, _, group) = container_status(cri, id).await?;
+            let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
+            Ok::<_, ResizeError>(Forecast::of("container", name, status.id, &group, probe)?)
+        };
+        let id = match target {
+            Target::Container(id) => return Ok(vec![of_container(id).await?]),
+            Target::Pod(id) => id,
+        };
+        let pod = pod(cri, id).await?;
+        // The containers are probed, not the pod again.
+        let mut forecasts = vec![Forecast::of("pod", pod.name, pod.id, &pod.group, false)?];
+        for listed in list_containers(cri, id).await? {
+            if matches!(listed.state(), v1::ContainerState::ContainerRunning) {
+                forecasts.push(of_container(&listed.id).await?);
+            }
+        }
+        Ok(forecasts)
     }
 
     /// Computes the new limits of the pod, and its new declared resources, which also affect its limits.
