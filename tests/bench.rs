@@ -142,5 +142,8 @@ fn files_that_cannot_be_written_are_found_before_the_run() {
     }
     let output = daemon.env.crisp(&["bench", "status", "--socket", "/nope"]).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(errors, "crisp: connecting to /nope: No such file or directory (os error 2)\n");
+    assert_eq!(
+        errors,
+        "crisp: connecting the benchmark to the CRI socket /nope: No such file or directory (os error 2)\n"
+    );
 }
