@@ -73,9 +73,12 @@ fn the_json_of_commands_has_the_documented_form() {
     check("crisp resize", &["shop", "web=memory:64Mi", "--dry-run"]);
     let forecast = run("crisp resize", &["tests/shop/web", "--memory", "?"]);
     assert_form(&forecast, &form["crisp resize"][1], false, "crisp resize --memory ?");
-    for (arguments, block) in [(&[][..], 0), (&["tests/shop/web"], 1), (&["shop"], 2)] {
+    for (arguments, block) in [(&[][..], 0), (&["tests/shop/web"], 1), (&["shop"], 3)] {
         assert_form(&run("crisp explain", arguments), &form["crisp explain"][block], true, "crisp explain");
     }
+    let web = run("crisp explain", &["tests/shop/web", "--inside"]);
+    assert_form(&web["inside"], &form["crisp explain"][2], true, "crisp explain .inside");
+    assert!(web["inside"].is_object());
     let shop = run("crisp explain", &["shop"]);
     assert_form(&shop["containers"][0], &form["crisp explain"][1], true, "crisp explain .containers[0]");
 

@@ -4,6 +4,7 @@ mod arguments;
 mod check;
 mod completions;
 mod explain;
+mod inside;
 mod json;
 mod resize;
 mod selftest;

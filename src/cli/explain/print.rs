@@ -11,8 +11,8 @@ use super::super::cgroup_files::{Row, readable};
 use super::super::color::{Color, columns};
 use super::super::effective_limits;
 use super::super::image::table::short;
-use super::list;
 use super::view::{ContainerView, PodView, View};
+use super::{inside, list};
 
 pub(super) fn json(out: &mut impl Write, view: &View) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, view)?;
@@ -59,7 +59,8 @@ fn container(out: &mut impl Write, view: &ContainerView, color: Color) -> io::Re
         ["OOM score".to_owned(), dash(show(score.asked)), "-".to_owned(), dash(show(score.actual)), file]
     });
     table(out, &view.files, score, color)?;
-    effective(out, view.effective.as_ref())
+    effective(out, view.effective.as_ref())?;
+    view.inside.as_ref().map_or(Ok(()), |inside| inside::print(out, inside))
 }
 
 /// Prints the lowest limits of all levels.

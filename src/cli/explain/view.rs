@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::super::cgroup_files::Row;
 use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, units};
+use super::inside::Inside;
 use super::list::Entry;
 
 #[derive(Debug, Serialize)]
@@ -38,6 +39,9 @@ pub(super) struct ContainerView {
     pub(super) oom_score: Option<Score>,
     /// Requests and limits of the pod spec (KEP-4112), if the client sent them.
     pub(super) kubernetes: Option<Resources>,
+    /// With --inside, if the container runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) inside: Option<Inside>,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,7 +81,12 @@ pub(super) struct PodView {
     pub(super) containers: Vec<ContainerView>,
 }
 
-pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group: &Cgroup) -> ContainerView {
+pub(super) fn container(
+    status: v1::ContainerStatus,
+    info: &ContainerInfo,
+    group: &Cgroup,
+    inside: Option<Inside>,
+) -> ContainerView {
     let state = status.state();
     let ended = (state == v1::ContainerState::ContainerExited).then(|| Ended {
         code: status.exit_code,
@@ -103,6 +112,7 @@ pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group
         effective: info.resources.effective.clone(),
         oom_score: score(&info.resources),
         kubernetes: info.config.kubernetes_resources.clone(),
+        inside,
         id: status.id,
     }
 }
