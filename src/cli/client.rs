@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use cri_api::admin::images_client::ImagesClient;
+use cri_api::admin::resizes_client::ResizesClient;
 use cri_api::v1::image_service_client::ImageServiceClient;
 use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use daemon::grpc::REQUEST_MAX;
@@ -92,6 +93,10 @@ impl Cri {
 
     pub(super) fn admin(&self) -> ImagesClient<Channel> {
         ImagesClient::new(self.channel.clone()).max_decoding_message_size(REQUEST_MAX)
+    }
+
+    pub(super) fn resizes(&self) -> ResizesClient<Channel> {
+        ResizesClient::new(self.channel.clone())
     }
 }
 

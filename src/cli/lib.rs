@@ -4,6 +4,7 @@
 //!   opens the store. Both have the same effect.
 //! - [`check`](fn@check): checks this host; with `--live`, runs a test pod through a daemon.
 //! - [`explain`](fn@explain): shows requested, applied and actual limits side by side.
+//! - [`history`](fn@history): lists the resizes of pods and containers.
 //! - [`resize`](fn@resize): resizes several containers and their pod in order; rolls back if a step fails.
 //! - [`demo`](fn@demo): resizes a running pod.
 //!
@@ -22,6 +23,7 @@ mod completions;
 mod demo;
 mod effective_limits;
 mod explain;
+mod history;
 mod image;
 mod output;
 mod progress_bar;
@@ -39,6 +41,7 @@ pub use common_args::CommonArgs;
 pub use completions::{CompletionsArgs, ManArgs, ManError, completions, man};
 pub use demo::{DemoArgs, DemoError, WorkloadArgs, demo, run_workload};
 pub use explain::{ExplainArgs, explain};
+pub use history::{HistoryArgs, history};
 pub use image::{ImageArgs, ImageError, image};
 pub use output::{Output, stdout};
 pub use resize::{ResizeArgs, ResizeError, resize};

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The files to compile; they import all others.
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "cri/runtime_service.proto",
     "cri/image_service.proto",
     "admin/images.proto",
+    "admin/resizes.proto",
     "health/health.proto",
     "otlp/trace.proto",
     "dra/v1.proto",

@@ -6,7 +6,7 @@
 //! [`RuntimeServiceClient`](v1::runtime_service_client::RuntimeServiceClient) and
 //! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient). [`Quantity`] is the only
 //! type from another package: an amount as in a pod spec. [`admin`] is crisp's package
-//! `crisp.admin.v1`: the requests of `crisp image` to a running daemon. [`health`] is
+//! `crisp.admin.v1`: the requests of `crisp image` and `crisp history` to a daemon. [`health`] is
 //! `grpc.health.v1`, and [`otlp`] sends spans to a trace collector. [`dra`] and
 //! [`pluginregistration`] are the kubelet's requests to plugins of DRA drivers: crisp does not use
 //! them, only the example driver and its test.

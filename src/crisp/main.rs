@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use bench::BenchError;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use cli::{
-    CheckArgs, CheckError, CommonArgs, CompletionsArgs, ConfigArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs,
-    ImageError, ManArgs, ResizeArgs, ResizeError, SelftestCleanupArgs, VersionArgs, WorkloadArgs,
+    CheckArgs, CheckError, CommonArgs, CompletionsArgs, ConfigArgs, DemoArgs, DemoError, ExplainArgs, HistoryArgs,
+    ImageArgs, ImageError, ManArgs, ResizeArgs, ResizeError, SelftestCleanupArgs, VersionArgs, WorkloadArgs,
 };
 use daemon::{logging, serve};
 
@@ -36,6 +36,8 @@ enum Verb {
     Demo(DemoArgs),
     /// Show requested, applied and actual limits of a pod or container.
     Explain(ExplainArgs),
+    /// List the resizes of pods and containers: time, caller, old and new limits, outcome.
+    History(HistoryArgs),
     /// Resize running containers in place; if any step fails, all changes are rolled back.
     Resize(Box<ResizeArgs>),
     /// Manage images (works with or without a running daemon).
@@ -89,6 +91,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Check(args) => Ok(cli::check(args)?),
         Verb::Demo(args) => Ok(cli::demo(args)?),
         Verb::Explain(args) => Ok(cli::explain(args)?),
+        Verb::History(args) => Ok(cli::history(args)?),
         Verb::Resize(args) => Ok(cli::resize(*args)?),
         Verb::Image(args) => Ok(cli::image(args)?),
         Verb::Config(args) => Ok(cli::config(args)?),

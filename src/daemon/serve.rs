@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use config::{Config, ConfigReloader, DOWNLOADS_MAX, RegistryReloader};
 use cri_api::admin::images_server::ImagesServer;
+use cri_api::admin::resizes_server::ResizesServer;
 use cri_api::health::health_server::HealthServer;
 use cri_api::v1::image_service_server::ImageServiceServer;
 use cri_api::v1::runtime_service_server::RuntimeServiceServer;
@@ -22,7 +23,9 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use crate::grpc::{AdminApi, HealthState, HeldBodyLayer, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::grpc::{
+    AdminApi, HealthState, HeldBodyLayer, HistoryApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer,
+};
 use crate::images::Images;
 use crate::logging::LogLevel;
 use crate::otel::Spans;
@@ -195,6 +198,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
         .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(admin_api)
+        .add_service(ResizesServer::new(HistoryApi::new(Arc::clone(&runtime))))
         .add_service(HealthServer::new(health_api))
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     let mut server = std::pin::pin!(server);
@@ -208,6 +212,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     notify(NotifyState::Stopping);
     // Ends the streams of events and health watches, which do not end by themselves.
     runtime.events().close();
+    runtime.history().close();
     serving.end();
     // Fails only if the server has ended already.
     stop.send(()).ok();

@@ -73,6 +73,12 @@ fn the_json_of_commands_has_the_documented_form() {
     check("crisp resize", &["shop", "web=memory:64Mi", "--dry-run"]);
     let forecast = run("crisp resize", &["tests/shop/web", "--memory", "?"]);
     assert_form(&forecast, &form["crisp resize"][1], false, "crisp resize --memory ?");
+    let history = daemon.env.verb_ok("history", &["tests/shop/web", "--json"]);
+    for line in history.lines() {
+        let resize: Value = serde_json::from_str(line).unwrap();
+        assert_form(&resize, &form["crisp history"][0], false, "crisp history");
+        assert!(!resize["resources"].as_array().unwrap().is_empty(), "{resize:#}");
+    }
     for (arguments, block) in [(&[][..], 0), (&["tests/shop/web"], 1), (&["shop"], 3)] {
         assert_form(&run("crisp explain", arguments), &form["crisp explain"][block], true, "crisp explain");
     }

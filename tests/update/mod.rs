@@ -5,12 +5,14 @@ mod crash;
 mod drift;
 mod effective;
 mod ended;
+mod history;
 mod log;
 pub(crate) mod memory;
 mod oom_score;
 mod outcomes;
 mod pod_resources;
 mod pods;
+mod story;
 mod unified;
 mod write_failures;
 

@@ -29,6 +29,13 @@ impl Cgroup {
         Ok(Some(GroupCounters { usage, cpu, memory, io, huge_pages, tasks, tasks_max }))
     }
 
+    /// Returns the number of periods in which the CPU limit throttled the cgroup; `None` if the kernel does not count
+    /// them.
+    pub fn throttled_periods(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.dir_of("cpu")?.join("cpu.stat")).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.trim().parse().ok())
+    }
+
     fn task_numbers(&self, scratch: &mut ReadBuffer) -> Result<(Option<u64>, Option<u64>), ReadError> {
         let Some(dir) = self.dir_of("pids") else { return Ok((None, None)) };
         let tasks = scratch.number(&dir, "pids.current")?;

@@ -22,6 +22,7 @@ pub(crate) mod container;
 pub(crate) mod event;
 pub(crate) mod field_path;
 pub(crate) mod filter;
+pub(crate) mod history;
 pub mod image;
 pub(crate) mod metrics;
 pub(crate) mod mount;

@@ -280,8 +280,13 @@ mod tests {
             ];
             names.contains(&rpc) || prefixes.iter().any(|prefix| rpc.starts_with(prefix))
         };
-        let services =
-            ["runtime.v1.RuntimeService", "runtime.v1.ImageService", "crisp.admin.v1.Images", "grpc.health.v1.Health"];
+        let services = [
+            "runtime.v1.RuntimeService",
+            "runtime.v1.ImageService",
+            "crisp.admin.v1.Images",
+            "crisp.admin.v1.Resizes",
+            "grpc.health.v1.Health",
+        ];
         let rpcs = || cri_api::RPCS.iter().filter(|(service, _)| services.contains(service)).map(|(_, rpc)| *rpc);
         for service in services {
             assert!(cri_api::RPCS.iter().any(|(name, _)| *name == service), "{service}");

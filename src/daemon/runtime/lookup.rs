@@ -124,25 +124,28 @@ impl Runtime {
         let pid = container.state.pid()?;
         let mut now = self.cgroup_of(entry).observe(&container.applied).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
-        self.record_drift(entry, container, &mut now);
+        self.record_drift(&container.pod, entry, container, &mut now);
         Some(now)
     }
 
     /// Counts a drift. During a change by crisp the origin of a value is unknown: nothing is
     /// counted, and the next read decides.
-    fn record_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut CurrentLimits) {
+    fn record_drift<R: Record>(&self, pod: &PodId, entry: &Entry<R>, seen: &R, now: &mut CurrentLimits) {
         if !now.drift.is_empty() && !entry.is_current(seen) {
             now.drift.clear();
             return;
         }
-        self.resizes.found(seen.id(), &now.drift);
+        let new = self.resizes.found(seen.id(), &now.drift);
+        if !new.is_empty() {
+            self.note_foreign_writes(pod, seen.id(), &new);
+        }
     }
 
     /// Returns the limits of a pod's cgroup in the kernel, also if the client owns the cgroup.
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
         let entry = self.pod_entry(pod.id.as_str()).ok()?;
         let mut now = self.cgroup_of(&entry).observe(&pod.applied).ok()?;
-        self.record_drift(&entry, pod, &mut now);
+        self.record_drift(&pod.id, &entry, pod, &mut now);
         Some(now)
     }
 }

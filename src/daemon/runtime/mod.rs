@@ -55,6 +55,8 @@ pub(crate) use events::{ContainerSnapshot, Event, EventKind, Subscription};
 pub(crate) use lookup::LookupError;
 pub(crate) use pod::stop::StopPodError;
 pub(crate) use resize::caller::{Caller, Peer};
+pub(crate) use resize::history::PodHistoryItem;
+pub(crate) use resize::history::entry::{FileLine, ForeignWrite, HistoryEntry, HistoryItem};
 pub(crate) use resize::outcomes::{Outcome, ResizeOutcomes};
 pub(crate) use stats::{
     ContainerMetrics, ContainerStatsEntry, Devices, MetricsSnapshot, PodMetrics, PodStatsEntry, StatsError,
@@ -111,6 +113,8 @@ pub(crate) struct Runtime {
     refused_shrinks: effective::RefusedShrinks,
     limit_hits: effective::LimitHitTimes,
     level_files: effective::LevelFiles,
+    history: resize::history::History,
+    watched: Arc<resize::history::later::WatchedResizes>,
     /// Notified after every removal and every disconnected streaming client.
     freed: Arc<tokio::sync::Notify>,
     /// Measures the disk usage of writable layers.
@@ -168,6 +172,8 @@ impl Runtime {
             refused_shrinks: effective::RefusedShrinks::default(),
             limit_hits: effective::LimitHitTimes::default(),
             level_files: effective::LevelFiles::default(),
+            history: resize::history::History::default(),
+            watched: Arc::default(),
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::EventHub::default(),
@@ -179,6 +185,7 @@ impl Runtime {
         runtime.spawn_cleanup_loop();
         runtime.spawn_trim_loop();
         runtime.watch_systemd_reloads();
+        runtime.watch_after_resizes();
         runtime.forget_early_events();
         Ok(runtime)
     }

@@ -66,6 +66,7 @@ impl Runtime {
     /// Registers a pod and its containers; returns the incomplete containers.
     fn recover_pod(&self, record: PodRecord, containers: FoundContainers) -> Vec<ContainerId> {
         let id = record.id.clone();
+        self.history.register(&id, self.pod_dir(&id));
         // Fails only for a name that another record has, which is never written.
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();

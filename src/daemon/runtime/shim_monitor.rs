@@ -60,9 +60,17 @@ impl Runtime {
         entry: &Entry<ContainerRecord>,
         change: impl FnOnce(&ContainerState) -> ContainerState,
     ) {
+        let ran = entry.get().state.pid().is_some();
         if let Err(error) = entry.update(&self.layout, |record| record.state = change(&record.state)) {
             let container = &entry.get().id;
             tracing::warn!(%container, error = chain(&error), "cannot write the state of a container to its record");
+        }
+        let record = entry.get();
+        if ran
+            && let ContainerState::Exited { exit, .. } = &record.state
+            && exit.oom
+        {
+            self.note_oom_exit(&record, exit.at);
         }
         if entry.get().state.pid().is_none() {
             entry.samples().files.close();

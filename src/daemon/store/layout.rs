@@ -5,6 +5,7 @@
 //!   intent.json              written before anything is created: identity and what to remove, readable by all releases
 //!   pod.json                 the record; the pod exists once the file exists
 //!   shim.sock shim.pid shim.start shim.log netns shm/
+//!   resize-history.jsonl resize-history.1.jsonl   the last resizes, not needed for anything else
 //!   etc/                     a small file system: resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json resize-journal.json rootfs/ libcontainer/

@@ -66,6 +66,7 @@ impl Runtime {
         self.publish_pod_removed(&entry.get());
         self.resizes.forget(id.as_str());
         self.level_files.close();
+        self.history.forget(&id);
         self.pod_names.release(&pod.spec.meta, id.as_str());
         self.request_trim();
         Ok(())

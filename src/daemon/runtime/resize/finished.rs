@@ -56,7 +56,6 @@ pub(crate) struct FileChange {
 
 /// A resize that was applied, refused, rolled back or left half done; not one that changed nothing.
 #[derive(Debug, Clone)]
-#[expect(dead_code, reason = "the history of a pod is made from it")]
 pub(crate) struct FinishedResize {
     pub(crate) began: SystemTime,
     pub(crate) duration: Duration,

@@ -134,13 +134,13 @@ impl ResizeOutcomes {
         self.drifting.lock().len()
     }
 
-    /// Records the drift of `id`: each new one is counted and logged once.
-    pub(crate) fn found(&self, id: &str, drift: &[Drift]) {
+    /// Records the drift of `id`: each new one is counted and logged once, and returned.
+    pub(crate) fn found(&self, id: &str, drift: &[Drift]) -> Vec<Drift> {
         let mut drifting = self.drifting.lock();
         let known = drifting.get(id);
-        for Drift { knob, wrote, read: _, found } in
-            drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
-        {
+        let is_new = |drift: &&Drift| !known.is_some_and(|known| known.contains(drift));
+        let new: Vec<Drift> = drift.iter().filter(is_new).cloned().collect();
+        for Drift { knob, wrote, read: _, found } in &new {
             self.drifted.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(id, file = %knob, wrote, found, "cgroup limit changed outside crisp; the new value stays until the next resize");
         }
@@ -149,6 +149,7 @@ impl ResizeOutcomes {
             _ if known.is_some_and(|known| known == drift) => {}
             _ => drop(drifting.insert(id.to_owned(), drift.to_vec())),
         }
+        new
     }
 
     pub(crate) fn forget(&self, id: &str) {

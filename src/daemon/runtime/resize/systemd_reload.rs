@@ -79,7 +79,7 @@ impl Runtime {
             Ok(writes) if writes.is_empty() => {}
             Ok(writes) => {
                 let change = Change { writes, wanted: AppliedValues::new() };
-                self.finish_resize(FinishedResize {
+                let finished = FinishedResize {
                     began,
                     duration: clock.elapsed(),
                     target: record.target(self),
@@ -89,7 +89,8 @@ impl Runtime {
                     outcome: Outcome::Restored,
                     error: None,
                     reclaimed: None,
-                });
+                };
+                self.finish_resize(&finished, record.cgroup_path());
             }
             // It may have ended meanwhile; if not, its status shows the difference.
             Err(error) => {

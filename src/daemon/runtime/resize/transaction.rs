@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome};
 use model::error_chain::chain;
 use model::resources::{Bytes, LimitsPatch, OomScoreAdj};
-use model::{ErrorClass, ErrorDetail, ErrorKind};
+use model::{CgroupPath, ErrorClass, ErrorDetail, ErrorKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -166,7 +166,7 @@ impl Runtime {
         };
         self.refused_shrinks.note(record.id(), &result);
         let Attempt { files, oom_score_adj, reclaimed } = attempt;
-        self.finish_resize(FinishedResize {
+        let finished = FinishedResize {
             began,
             duration: clock.elapsed(),
             target: record.target(self),
@@ -176,14 +176,20 @@ impl Runtime {
             outcome,
             error: result.as_ref().err().map(|error| chain(error)),
             reclaimed,
-        });
+        };
+        self.finish_resize(&finished, record.cgroup_path());
         result.map_err(|error| UpdateError::new(&*record, error))
     }
 
-    /// Counts and logs a resize: the one place where every resize ends that was applied, refused, rolled back or left.
-    pub(super) fn finish_resize(&self, resize: FinishedResize) {
+    /// Counts, logs and stores a resize: the one place where every resize ends that was applied, refused, rolled back
+    /// or left.
+    pub(super) fn finish_resize(&self, resize: &FinishedResize, cgroup: &CgroupPath) {
         self.resizes.count(resize.outcome);
         resize.log();
+        self.history.add(resize, self.pod_dir(&resize.target.pod));
+        if resize.outcome.words().0 == "applied" {
+            self.watched.add(resize, cgroup);
+        }
     }
 
     async fn attempt<R: Resizable>(
@@ -264,7 +270,8 @@ impl Runtime {
             written
         });
         if let Some(recovered) = recovered {
-            self.finish_resize(recovered_resize(self, &before, recovered, clock.elapsed()));
+            let finished = recovered_resize(self, &before, recovered, clock.elapsed());
+            self.finish_resize(&finished, before.cgroup_path());
         }
         record
     }
