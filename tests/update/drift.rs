@@ -31,7 +31,7 @@ fn a_limit_that_another_process_wrote_is_reported_once() {
     assert_eq!(told(&daemon.env.read_log()), 1);
     let page = scrape(&socket);
     assert!(page.contains("\ncrisp_resource_drift_total 1\n"), "{page}");
-    assert!(page.contains("\ncrisp_resizes_total{outcome=\"applied\"} 1\n"), "{page}");
+    assert!(page.contains("\ncrisp_resizes_total{outcome=\"applied\",reason=\"none\"} 1\n"), "{page}");
 
     // A repeated request applies it again, which ends the drift.
     client.update(&id, limits(600, 64)).unwrap();

@@ -24,8 +24,8 @@ fn applied_unchanged_and_rejected_resizes_are_counted_with_the_reason() {
     let mut impossible = limits(700, 256);
     impossible.cpuset_cpus = "4000".into();
     client.update(&id, impossible).unwrap_err();
-    assert_eq!(count(&daemon, "outcome=\"applied\""), 1);
-    assert_eq!(count(&daemon, "outcome=\"unchanged\""), 1);
+    assert_eq!(count(&daemon, "outcome=\"applied\",reason=\"none\""), 1);
+    assert_eq!(count(&daemon, "outcome=\"unchanged\",reason=\"none\""), 1);
     assert_eq!(count(&daemon, "outcome=\"refused\",reason=\"below_usage\""), 1);
     let refused = count(&daemon, "outcome=\"refused\",reason=\"impossible\"");
     // Whether the kernel or crisp refuses it, nothing stays of it.
@@ -41,6 +41,6 @@ fn rolled_back_resizes_are_counted_with_the_reason() {
         let id = client.run_limited(&pod, "main", limits(500, 64));
         client.update(&id, limits(700, 128)).unwrap_err();
         assert_eq!(count(&daemon, &format!("outcome=\"rolled_back\",reason=\"{reason}\"")), 1);
-        assert_eq!(count(&daemon, "outcome=\"applied\""), 0);
+        assert_eq!(count(&daemon, "outcome=\"applied\",reason=\"none\""), 0);
     }
 }

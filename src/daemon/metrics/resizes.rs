@@ -8,8 +8,7 @@ pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
     let mut family = text.family("crisp_resizes_total", Kind::Counter, ended);
     for outcome in Outcome::ALL {
         let (word, reason) = outcome.words();
-        let labels: Vec<_> = [("outcome", word)].into_iter().chain(reason.map(|reason| ("reason", reason))).collect();
-        family.sample(&labels, resizes.counted(outcome));
+        family.sample(&[("outcome", word), ("reason", reason.unwrap_or("none"))], resizes.counted(outcome));
     }
     let found = "Number of times that crisp found a cgroup limit that something else had changed.";
     text.family("crisp_resource_drift_total", Kind::Counter, found).sample(&[], resizes.drifted());
@@ -26,10 +25,13 @@ mod tests {
         let mut text = Exposition::default();
         write(&mut text, &ResizeOutcomes::default());
         let text = String::from(text);
-        for outcome in ["applied", "unchanged", "left"] {
-            assert!(text.contains(&format!("crisp_resizes_total{{outcome=\"{outcome}\"}} 0\n")), "{text}");
-        }
-        for (outcome, reason) in [("refused", "below_usage"), ("refused", "impossible"), ("rolled_back", "write")] {
+        for (outcome, reason) in [
+            ("applied", "none"),
+            ("unchanged", "none"),
+            ("refused", "below_usage"),
+            ("rolled_back", "write"),
+            ("rollback_failed", "none"),
+        ] {
             let labels = format!("outcome=\"{outcome}\",reason=\"{reason}\"");
             assert!(text.contains(&format!("crisp_resizes_total{{{labels}}} 0\n")), "{text}");
         }

@@ -124,7 +124,7 @@ impl FinishedResize {
         }
         match result {
             "applied" => line!(info, "resized", None::<&str>),
-            "left" => line!(warn, "resize left half done", Some(result)),
+            "rollback_failed" => line!(warn, "resize left half done", Some(result)),
             _ => line!(info, "not resized", Some(result)),
         }
     }

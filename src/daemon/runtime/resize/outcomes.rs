@@ -79,7 +79,7 @@ impl Outcome {
             Self::NotTold => ("rolled_back", Some("systemd")),
             Self::OomScore => ("rolled_back", Some("oom_score")),
             Self::Record => ("rolled_back", Some("record")),
-            Self::Left => ("left", None),
+            Self::Left => ("rollback_failed", None),
             Self::FinishedAtRecovery => ("applied", Some("recovery")),
             Self::UndoneAtRecovery => ("rolled_back", Some("recovery")),
             Self::Restored => ("applied", Some("systemd_reload")),
