@@ -12,6 +12,9 @@ use cli::{
 };
 use daemon::{logging, serve};
 
+/// The commit that this program was built from, or "unknown"; see build.rs.
+const COMMIT: &str = env!("CRISP_BUILD_COMMIT");
+
 /// Kubernetes container runtime (CRI) that resizes pods in place.
 #[derive(Debug, Parser)]
 #[command(
@@ -86,7 +89,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Serve(settings) => {
             let config = settings.load()?.resolve()?;
             let (level, spans) = logging::init(&config.log, config.tracing.clone())?;
-            Ok(serve::serve(config, level, spans)?)
+            Ok(serve::serve(config, level, spans, COMMIT)?)
         }
         Verb::Check(args) => Ok(cli::check(args)?),
         Verb::Demo(args) => Ok(cli::demo(args)?),

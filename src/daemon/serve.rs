@@ -80,8 +80,8 @@ pub enum ServeError {
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Serves until SIGTERM or SIGINT.
-pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+/// Serves until SIGTERM or SIGINT. `commit` is the one that crisp was built from.
+pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'static str) -> Result<(), ServeError> {
     ORDINARY.start().and_then(|()| STOP.start()).map_err(ServeError::Threads)?;
     if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
         tracing::debug!("cannot configure malloc to return freed memory to the kernel; the daemon may use more memory");
@@ -95,13 +95,18 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
         .enable_all()
         .build()
         .map_err(ServeError::Threads)?;
-    let outcome = threads.block_on(run(config, level, spans));
+    let outcome = threads.block_on(run(config, level, spans, commit));
     // Running work may be interrupted: the next daemon continues from the records.
     threads.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
-async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+async fn run(
+    config: Config,
+    level: LogLevel,
+    spans: Option<Spans>,
+    commit: &'static str,
+) -> Result<(), ServeError> {
     match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),
@@ -124,10 +129,11 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
         runtime.remove_layers_after(replaced);
     }
     let tally = spans.as_ref().map(Spans::counters).unwrap_or_default();
-    let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
+    let (source, durations) = (Arc::clone(&runtime), Arc::clone(&latencies));
+    let sources = metrics::Sources { commit, runtime: source, latencies: durations, spans: tally };
     let telling = metrics.map(|listener| metrics::write_metrics(listener, sources.clone()));
     let metrics = Mutex::new(config_watch::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
-    let trace = TraceLayer::new(latencies, spans.as_ref().map(Spans::sampler));
+    let trace = TraceLayer::new(Arc::clone(&latencies), spans.as_ref().map(Spans::sampler));
     let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
     let _feeding = watchdog::notify_watchdog(&runtime);
     let settings = config_watch::Settings {
@@ -140,7 +146,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let _watching = config_watch::watch(settings).map_err(ServeError::Signals)?;
     let streaming = clients.streaming();
     let _serving = clients.serve(Arc::clone(&runtime));
-    let apis = Apis { runtime: Arc::clone(&runtime), registries, trace, streaming };
+    let apis = Apis { runtime: Arc::clone(&runtime), registries, latencies, trace, streaming };
     let answered = answer(apis, listener, &listen).await;
     runtime.shutdown_streams().await;
     if let Some(exporting) = exporting {
@@ -170,13 +176,14 @@ fn lock_directories(config: &Config) -> Result<ProcessLock, ServeError> {
 struct Apis {
     runtime: Arc<Runtime>,
     registries: Arc<RegistryReloader>,
+    latencies: Arc<Latencies>,
     trace: TraceLayer,
     streaming: Arc<StreamServer>,
 }
 
 /// Serves requests until a signal arrives, then lets the running ones end.
 async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
-    let Apis { runtime, registries, trace, streaming } = apis;
+    let Apis { runtime, registries, latencies, trace, streaming } = apis;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
@@ -189,7 +196,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
     let image_api = ImageServiceServer::new(ImageApi::new(Images::new(Arc::clone(&runtime), registries)));
-    let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime)));
+    let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime), latencies));
     let (serving, health_api) = HealthState::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()

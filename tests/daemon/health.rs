@@ -119,7 +119,15 @@ fn the_metrics_endpoint_reports_requests_pods_shims_and_clients() {
     assert_eq!(value("crisp_request_duration_seconds_bucket{rpc=\"CreateContainer\",le=\"+Inf\"}"), 3.0);
     let sum = value("crisp_request_duration_seconds_sum{rpc=\"CreateContainer\"}");
     assert!(sum > 0.0 && sum < seconds(60).as_secs_f64(), "{sum}");
-    assert_eq!(value(&format!("crisp_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"))), 1.0);
+    let build = format!("crisp_build_info{{version=\"{}\",commit=\"", env!("CARGO_PKG_VERSION"));
+    let build = page.lines().find_map(|line| line.strip_prefix(&build)?.strip_suffix("\"} 1")).unwrap();
+    let given = option_env!("CRISP_COMMIT").unwrap_or("unknown");
+    assert!(build == given || (build.len() == 40 && build.bytes().all(|byte| byte.is_ascii_hexdigit())), "{build}");
+    let resident = value("process_resident_memory_bytes");
+    assert!((1e6..1e9).contains(&resident), "{resident}");
+    let open = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    assert!((value("process_open_fds") - open as f64).abs() < 5.0, "{open}");
+    assert!(value("process_cpu_seconds_total") > 0.0 && value("process_threads") > 1.0);
     for family in ["crisp_resizes_total", "crisp_resource_drift_total", "crisp_image_pulls_total"] {
         assert!(page.contains(&format!("# TYPE {family} ")), "{family}");
     }

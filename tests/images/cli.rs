@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::container;
 use crate::support::env::TestEnv;
-use crate::support::harness::{Daemon, kill, seconds, wait_for};
+use crate::support::harness::{Daemon, kill, scrape, seconds, wait_for};
 use crate::support::image_fixture::{Archive, BOX, Blob, MANIFEST};
 
 impl TestEnv {
@@ -355,4 +355,28 @@ fn an_import_or_export_is_cancelled_without_leftovers_when_the_client_exits() {
     export.wait().unwrap();
     env.image_ok(&["rm", BOX]);
     wait_for("the layers to be freed", seconds(20), || (env.layers() == (0, 0)).then_some(()));
+}
+
+#[test]
+fn imports_and_exports_are_counted_with_their_own_code_and_duration() {
+    let daemon = Daemon::on(TestEnv::with_metrics(""));
+    let env = &daemon.env;
+    let (archive, bad) = (env.dir().join("whole.tar"), env.dir().join("bad.tar"));
+    fs::write(&bad, "not an archive").unwrap();
+    env.image_ok(&["export", BOX, "-o", path(&archive)]);
+    env.image_ok(&["import", path(&archive)]);
+    env.image_fails(&["import", path(&bad)]);
+    env.image_fails(&["export", "none.example/x:1", "-o", path(&bad)]);
+    let page = scrape(&env.metrics());
+    for (sample, value) in [
+        ("crisp_requests_total{rpc=\"Import\",code=\"OK\"}", 1),
+        ("crisp_requests_total{rpc=\"Import\",code=\"INVALID_ARGUMENT\"}", 1),
+        ("crisp_request_duration_seconds_count{rpc=\"Import\"}", 2),
+        // An import of megabytes takes longer than its first response.
+        ("crisp_request_duration_seconds_bucket{rpc=\"Export\",le=\"0.0005\"}", 0),
+        ("crisp_requests_total{rpc=\"Export\",code=\"OK\"}", 1),
+        ("crisp_requests_total{rpc=\"Export\",code=\"NOT_FOUND\"}", 1),
+    ] {
+        assert!(page.contains(&format!("\n{sample} {value}\n")), "no {sample} {value} in:\n{page}");
+    }
 }

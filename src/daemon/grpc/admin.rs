@@ -13,12 +13,15 @@ use sync::Mutex;
 use sync::threads::ORDINARY;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status};
-use tracing::{Instrument as _, Span};
+use tonic::{Code, Request, Response, Status};
+use tracing::Span;
 
+use super::latency::Latencies;
+use super::trace::EndsWithStream;
 use super::{RpcResult, outcome, status};
 use crate::convert;
 use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire, removed_to_wire};
+use crate::otel;
 use crate::runtime::Runtime;
 
 /// Messages queued for a client.
@@ -33,12 +36,14 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct AdminApi {
     runtime: Arc<Runtime>,
+    latencies: Arc<Latencies>,
     streams: Arc<Semaphore>,
 }
 
 impl AdminApi {
-    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime, streams: Arc::new(Semaphore::new(STREAMS)) }
+    /// `latencies` records the imports and exports at the end of their streams.
+    pub(crate) fn new(runtime: Arc<Runtime>, latencies: Arc<Latencies>) -> Self {
+        Self { runtime, latencies, streams: Arc::new(Semaphore::new(STREAMS)) }
     }
 }
 
@@ -80,37 +85,64 @@ fn place(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Status> {
     Arc::clone(streams).try_acquire_owned().map_err(|_| status::of(AdminError::TooMany))
 }
 
+/// A request that ends with its stream.
+struct StreamedRpc {
+    name: &'static str,
+    latencies: Arc<Latencies>,
+    began: Instant,
+    span: Span,
+}
+
+impl StreamedRpc {
+    fn begin(name: &'static str, latencies: &Arc<Latencies>) -> Self {
+        Self { name, latencies: Arc::clone(latencies), began: Instant::now(), span: Span::current() }
+    }
+
+    /// Logs and counts the end. `disconnected`: the client did not wait for it.
+    fn end(self, failure: Option<&Status>, disconnected: bool) {
+        let duration = self.began.elapsed();
+        let code = match failure {
+            None => Code::Ok,
+            Some(_) if disconnected => Code::Cancelled,
+            Some(failure) => failure.code(),
+        };
+        self.latencies.note(self.name, duration, code);
+        otel::end(&self.span, code, failure.map(Status::message));
+        let _in_span = self.span.enter();
+        match failure {
+            None => tracing::info!(?duration, "image import or export complete"),
+            Some(_) if disconnected => tracing::info!(after = ?duration, "the client of an image import or export disconnected"),
+            Some(failure) => tracing::error!(?duration, ?code, error = failure.message(), "image import or export failed"),
+        }
+    }
+}
+
 /// Runs work that blocks, and streams what it sends; `place` is free again when the work ends, also
-/// after a disconnect. The result is logged here, because the request itself ends when the stream
-/// starts.
+/// after a disconnect.
 fn streamed<T: Send + 'static>(
+    rpc: StreamedRpc,
     place: OwnedSemaphorePermit,
     work: impl FnOnce(&Sender<T>) -> Result<(), AdminError> + Send + 'static,
 ) -> RpcResult<Stream<T>> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let (span, began) = (Span::current(), Instant::now());
     let task = ORDINARY.run({
-        let (span, sender) = (span.clone(), sender.clone());
+        let (span, sender) = (rpc.span.clone(), sender.clone());
         move || {
             let (_place, _in_span) = (place, span.enter());
             work(&sender)
         }
     });
-    let report = async move {
-        match outcome(task).await {
-            Ok(()) => tracing::info!(duration = ?began.elapsed(), "image import, export or prune complete"),
-            Err(_) if sender.is_closed() => {
-                tracing::info!(after = ?began.elapsed(), "the client of an image import or export disconnected")
-            }
-            Err(failure) => {
-                tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "image import, export or prune failed");
-                // The client may have disconnected meanwhile.
-                sender.send(Err(failure)).await.ok();
-            }
+    tokio::spawn(async move {
+        let failure = outcome(task).await.err();
+        rpc.end(failure.as_ref(), sender.is_closed());
+        if let Some(failure) = failure {
+            // The client may have disconnected meanwhile.
+            sender.send(Err(failure)).await.ok();
         }
-    };
-    tokio::spawn(report.instrument(span));
-    Ok(Response::new(ReceiverStream::new(receiver)))
+    });
+    let mut response = Response::new(ReceiverStream::new(receiver));
+    response.extensions_mut().insert(EndsWithStream);
+    Ok(response)
 }
 
 /// Limits progress messages to one per [`TELL_EVERY`].
@@ -150,7 +182,8 @@ impl Images for AdminApi {
     async fn import(&self, request: Request<ImportRequest>) -> RpcResult<Self::ImportStream> {
         let convert::admin::Import { path, name } = convert::admin::import(request.into_inner()).map_err(status::of)?;
         let store = Arc::clone(self.runtime.images());
-        streamed(place(&self.streams)?, move |sender| {
+        let rpc = StreamedRpc::begin("Import", &self.latencies);
+        streamed(rpc, place(&self.streams)?, move |sender| {
             let teller = ProgressThrottle::new();
             let watch = |progress| {
                 if teller.note(progress) {
@@ -170,7 +203,8 @@ impl Images for AdminApi {
         let asked = convert::admin::export(request.into_inner()).map_err(status::of)?;
         let convert::admin::Export { names, compress } = asked;
         let store = Arc::clone(self.runtime.images());
-        streamed(place(&self.streams)?, move |sender| {
+        let rpc = StreamedRpc::begin("Export", &self.latencies);
+        streamed(rpc, place(&self.streams)?, move |sender| {
             let teller = ProgressThrottle::new();
             let watch = |progress| {
                 if teller.note(progress) {
@@ -245,14 +279,17 @@ impl io::Write for ChunkWriter<'_> {
 #[cfg(test)]
 mod tests {
     use tokio_stream::StreamExt as _;
-    use tonic::Code;
 
     use super::*;
+
+    fn import() -> StreamedRpc {
+        StreamedRpc::begin("Import", &Arc::default())
+    }
 
     #[tokio::test]
     async fn work_that_panics_ends_its_stream_with_an_error_and_frees_its_place() {
         let streams = Arc::new(Semaphore::new(1));
-        let answer = streamed(place(&streams).unwrap(), |sender: &Sender<Chunk>| {
+        let answer = streamed(import(), place(&streams).unwrap(), |sender: &Sender<Chunk>| {
             sender.blocking_send(Ok(chunk(vec![1], Progress::default()))).unwrap();
             panic!("on purpose")
         });
@@ -266,7 +303,7 @@ mod tests {
     async fn one_stream_too_many_is_refused_until_another_has_ended() {
         let streams = Arc::new(Semaphore::new(1));
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let answer = streamed::<Chunk>(place(&streams).unwrap(), move |_| {
+        let answer = streamed::<Chunk>(import(), place(&streams).unwrap(), move |_| {
             ended.recv().ok();
             Ok(())
         });
@@ -277,5 +314,29 @@ mod tests {
         let reported: Vec<_> = answer.unwrap().into_inner().collect().await;
         assert!(reported.is_empty());
         assert!(place(&streams).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_stream_decides_about_code_and_duration() {
+        let (latencies, streams) = (Arc::<Latencies>::default(), Arc::new(Semaphore::new(1)));
+        let run = |end: Result<(), AdminError>| {
+            let work = move |_: &Sender<Chunk>| {
+                std::thread::sleep(Duration::from_millis(60));
+                end
+            };
+            streamed(StreamedRpc::begin("Export", &latencies), place(&streams).unwrap(), work).unwrap()
+        };
+        for end in [Ok(()), Err(AdminError::TooMany)] {
+            let answer = run(end);
+            assert!(answer.extensions().get::<EndsWithStream>().is_some());
+            let _all: Vec<_> = answer.into_inner().collect().await;
+        }
+        drop(run(Err(AdminError::TooMany)));
+        while streams.available_permits() == 0 || latencies.all()["Export"].codes.len() < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let export = &latencies.all()["Export"];
+        assert_eq!(export.codes, [("CANCELLED", 1), ("OK", 1), ("RESOURCE_EXHAUSTED", 1)].into());
+        assert!(export.sum >= Duration::from_millis(180), "{:?}", export.sum);
     }
 }

@@ -104,12 +104,20 @@ where
         let call = deadline::within(limit, self.inner.call(request));
         let traced = async move {
             let response = call.await;
-            pending.answered(response.as_ref().ok().and_then(status_of));
+            match &response {
+                Ok(answer) if answer.extensions().get::<EndsWithStream>().is_some() => pending.hand_over(),
+                _ => pending.answered(response.as_ref().ok().and_then(status_of)),
+            }
             response
         };
         Box::pin(traced.instrument(span))
     }
 }
+
+/// An extension of the response to a request that ends with its stream. The handler notes its duration and code, ends
+/// its span and logs it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndsWithStream;
 
 /// Returns the status of a response that failed: the handler's own, or that of a router without a handler.
 fn status_of<O>(response: &Response<O>) -> Option<Status> {
@@ -131,6 +139,11 @@ impl Pending {
     fn new(rpc: &str, span: Span, latencies: Arc<Latencies>) -> Self {
         let changes = CHANGES.contains(&rpc);
         Self { rpc: rpc.to_owned(), changes, began: Instant::now(), span, open: true, latencies }
+    }
+
+    /// Leaves the end of the request to its stream.
+    fn hand_over(mut self) {
+        self.open = false;
     }
 
     fn answered(mut self, failure: Option<Status>) {

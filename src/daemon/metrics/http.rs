@@ -1,4 +1,4 @@
-//! The HTTP/1.1 endpoint of metrics: `GET` and `HEAD /metrics`.
+//! The HTTP/1.1 endpoint of metrics: `GET` and `HEAD` of `/metrics`, `/healthz` and `/`.
 //!
 //! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins within
 //! [`TIMEOUT`]: silent, slow and idle clients make room for others.
@@ -36,8 +36,17 @@ const CONNECTIONS: usize = 16;
 const REQUESTS_MAX: usize = 16;
 /// The longest head of a request, in bytes; hyper accepts no less.
 const HEAD_MAX: usize = 8 << 10;
+/// The time for the daemon to read its own state; systemd's watchdog has the same check.
+const HEALTH_MAX: Duration = Duration::from_secs(5);
 /// The pause after a connection could not be accepted, for example because all descriptors are in use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const INDEX: &str = concat!(
+    "crisp ",
+    env!("CARGO_PKG_VERSION"),
+    ", a Kubernetes container runtime\n\n\
+     /metrics   metrics for Prometheus\n\
+     /healthz   200 if the daemon can read its own state, otherwise 503\n"
+);
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// A metrics endpoint that could not be opened.
@@ -49,6 +58,15 @@ pub enum ListenError {
     Address { address: SocketAddr, source: io::Error },
     #[error("registering the socket of the metrics endpoint with the async runtime")]
     Wait(#[source] io::Error),
+}
+
+/// The contents of the endpoint. Both functions may block.
+pub(super) trait Site: Send + Sync + 'static {
+    /// Returns all metrics as text.
+    fn metrics(&self) -> String;
+
+    /// Returns when the state of the daemon could be read.
+    fn check(&self);
 }
 
 /// A listening TCP or Unix socket.
@@ -87,23 +105,23 @@ impl Listener {
         }
     }
 
-    /// Answers each request with the current text of `page`.
-    pub(super) fn answer_with(self, page: impl Fn() -> String + Send + Sync + 'static) -> MetricsServer {
-        MetricsServer(tokio::spawn(self.serve(Arc::new(page), TIMEOUT)))
+    /// Answers requests with the current contents of `site`.
+    pub(super) fn answer_with(self, site: impl Site) -> MetricsServer {
+        MetricsServer(tokio::spawn(self.serve(Arc::new(site), TIMEOUT)))
     }
 
-    async fn serve(self, page: Arc<impl Fn() -> String + Send + Sync + 'static>, timeout: Duration) {
+    async fn serve(self, site: Arc<impl Site>, timeout: Duration) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             // The semaphore is never closed.
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let page = Arc::clone(&page);
+            let site = Arc::clone(&site);
             let accepted = match &self {
                 Self::Address(listener) => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move { serve_connection(stream, page, timeout, place).await });
+                    tokio::spawn(async move { serve_connection(stream, site, timeout, place).await });
                 }),
                 Self::Socket { listener, _file } => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move { serve_connection(stream, page, timeout, place).await });
+                    tokio::spawn(async move { serve_connection(stream, site, timeout, place).await });
                 }),
             };
             if let Err(error) = accepted {
@@ -117,7 +135,7 @@ impl Listener {
 /// Serves the requests of one connection; `_place` is free again at its end.
 async fn serve_connection<P>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    page: Arc<impl Fn() -> String + Send + Sync + 'static>,
+    site: Arc<impl Site>,
     timeout: Duration,
     _place: P,
 ) {
@@ -125,9 +143,9 @@ async fn serve_connection<P>(
     let service = service_fn(|request: Request<Incoming>| {
         begun.notify_one();
         let is_last = count.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS_MAX;
-        let page = Arc::clone(&page);
+        let site = Arc::clone(&site);
         async move {
-            let mut response = respond(&request, page).await;
+            let mut response = respond(&request, site).await;
             if is_last || response.status() != StatusCode::OK {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -156,27 +174,41 @@ async fn serve_connection<P>(
     }
 }
 
-async fn respond<B>(
-    request: &Request<B>,
-    page: Arc<impl Fn() -> String + Send + Sync + 'static>,
-) -> Response<Full<Bytes>> {
+async fn respond<B>(request: &Request<B>, site: Arc<impl Site>) -> Response<Full<Bytes>> {
     let is_head = request.method() == Method::HEAD;
     if !is_head && request.method() != Method::GET {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n".to_owned(), false);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    if request.uri().path() != "/metrics" {
-        return text(StatusCode::NOT_FOUND, "not found: expected /metrics\n".to_owned(), is_head);
-    }
+    let (status, body) = match request.uri().path() {
+        "/metrics" => metrics(site).await,
+        "/healthz" => health(site, HEALTH_MAX).await,
+        "/" => (StatusCode::OK, INDEX.to_owned()),
+        _ => (StatusCode::NOT_FOUND, "not found: expected /metrics, /healthz or /\n".to_owned()),
+    };
+    text(status, body, is_head)
+}
+
+async fn metrics(site: Arc<impl Site>) -> (StatusCode, String) {
     // Some values are read from disk.
-    match ORDINARY.run(move || page()).await {
-        Ok(page) => text(StatusCode::OK, page, is_head),
+    match ORDINARY.run(move || site.metrics()).await {
+        Ok(page) => (StatusCode::OK, page),
         Err(_) => {
             tracing::error!("the metrics endpoint panicked while it wrote the metrics; please report this bug");
-            text(StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon log\n".to_owned(), is_head)
+            (StatusCode::INTERNAL_SERVER_ERROR, "internal error; see the daemon log\n".to_owned())
         }
     }
+}
+
+/// Checks that the daemon's threads run and that its state can be locked.
+async fn health(site: Arc<impl Site>, limit: Duration) -> (StatusCode, String) {
+    let problem = match tokio::time::timeout(limit, ORDINARY.run(move || site.check())).await {
+        Ok(Ok(())) => return (StatusCode::OK, "ok\n".to_owned()),
+        Ok(Err(_)) => "reading the daemon's state panicked; see the daemon log\n".to_owned(),
+        Err(_) => format!("reading the daemon's state took longer than {limit:?}\n"),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, problem)
 }
 
 /// Returns a response with this body, or with its length alone for HEAD.

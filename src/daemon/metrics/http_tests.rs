@@ -3,11 +3,26 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::*;
 
+/// A site with this text; its state cannot be read within the time.
+struct Page(&'static str, Duration);
+
+impl Site for Page {
+    fn metrics(&self) -> String {
+        self.0.to_owned()
+    }
+
+    fn check(&self) {
+        std::thread::sleep(self.1);
+    }
+}
+
+const PAGE: Page = Page("a 1\n", Duration::ZERO);
+
 async fn on_loopback(timeout: Duration) -> (MetricsServer, SocketAddr) {
     // Port 0 is not a valid setting: the kernel chooses a free port.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serve = Listener::Address(listener).serve(Arc::new(|| "a 1\n".to_owned()), timeout);
+    let serve = Listener::Address(listener).serve(Arc::new(PAGE), timeout);
     (MetricsServer(tokio::spawn(serve)), address)
 }
 
@@ -23,14 +38,18 @@ async fn exchange(address: SocketAddr, request: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn only_get_and_head_of_the_page_are_answered() {
+async fn only_get_and_head_of_known_paths_are_answered() {
     let (_server, address) = on_loopback(TIMEOUT).await;
     for (request, status, body) in [
         ("GET /metrics HTTP/1.1", "200", "a 1\n"),
         ("GET /metrics?x=1 HTTP/1.0", "200", "a 1\n"),
         ("HEAD /metrics HTTP/1.1", "200", ""),
-        ("GET / HTTP/1.1", "404", "not found: expected /metrics\n"),
-        ("HEAD / HTTP/1.1", "404", ""),
+        ("GET /healthz HTTP/1.1", "200", "ok\n"),
+        ("HEAD /healthz HTTP/1.1", "200", ""),
+        ("GET / HTTP/1.1", "200", INDEX),
+        ("HEAD / HTTP/1.1", "200", ""),
+        ("GET /other HTTP/1.1", "404", "not found: expected /metrics, /healthz or /\n"),
+        ("HEAD /other HTTP/1.1", "404", ""),
         ("POST /metrics HTTP/1.1", "405", "expected GET or HEAD\n"),
         ("GET /metrics", "400", ""),
         ("GET  /metrics HTTP/1.1", "400", ""),
@@ -39,6 +58,15 @@ async fn only_get_and_head_of_the_page_are_answered() {
         let (head, found) = answer.split_once("\r\n\r\n").unwrap();
         assert_eq!((head.split(' ').nth(1), found), (Some(status), body), "{request}: {answer}");
     }
+}
+
+#[tokio::test]
+async fn a_daemon_that_cannot_read_its_state_in_time_is_reported_as_unhealthy() {
+    let slow = Arc::new(Page("", Duration::from_millis(300)));
+    let (status, body) = health(slow, Duration::from_millis(20)).await;
+    assert_eq!((status, &*body), (StatusCode::SERVICE_UNAVAILABLE, "reading the daemon's state took longer than 20ms\n"));
+    let (status, body) = health(Arc::new(PAGE), HEALTH_MAX).await;
+    assert_eq!((status, &*body), (StatusCode::OK, "ok\n"));
 }
 
 #[tokio::test]
@@ -100,7 +128,7 @@ async fn a_socket_is_for_root_alone_and_is_removed_with_its_listener() {
     let path = dir.path().join("metrics.sock");
     let listener = Listener::bind(&MetricsListen::Socket(path.clone())).await.unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let server = listener.answer_with(|| "b 2\n".to_owned());
+    let server = listener.answer_with(Page("b 2\n", Duration::ZERO));
     let mut stream = UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();

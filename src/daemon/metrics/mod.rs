@@ -1,13 +1,14 @@
-//! The metrics endpoint `GET /metrics`. Off unless configured.
+//! The metrics endpoint: `/metrics` for Prometheus and `/healthz`. Off unless configured.
 //!
 //! A *family* has a name, a kind, a help text and samples; [`text`] formats them, [`http`] serves
-//! them. Each subject has a file with a function that writes its families, and a line in [`page`].
+//! them. Each subject has a file with a function that writes its families, and a line in [`Sources::metrics`].
 //! Nothing is counted here: values are read from their owners for each request.
 
 mod effective;
 mod http;
 mod images;
 mod pods;
+mod process;
 mod requests;
 mod resizes;
 mod spans;
@@ -19,11 +20,14 @@ use crate::grpc::Latencies;
 use crate::otel::SpanCounters;
 use crate::runtime::Runtime;
 pub(crate) use http::{ListenError, Listener, MetricsServer};
+use http::Site;
 use text::{Exposition, Kind};
 
 /// The sources of the values.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
+    /// The commit that crisp was built from.
+    pub(crate) commit: &'static str,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) spans: Arc<SpanCounters>,
@@ -31,24 +35,26 @@ pub(crate) struct Sources {
 
 /// Serves metrics on `listener` until the result is dropped.
 pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServer {
-    listener.answer_with(move || page(&sources))
+    listener.answer_with(sources)
 }
 
-/// Returns all metrics as text.
-fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
-    let mut text = Exposition::default();
-    let mut build = text.family(
-        "crisp_build_info",
-        Kind::Gauge,
-        "Version of the crisp daemon in the label; the value is always 1.",
-    );
-    build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    let store = runtime.images();
-    images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
-    resizes::write(&mut text, runtime.resizes());
-    effective::write(&mut text, &runtime.list_effective_limits(), &runtime.list_refused_shrinks());
-    pods::write(&mut text, &runtime.counts());
-    requests::write(&mut text, &latencies.all());
-    spans::write(&mut text, spans);
-    text.into()
+impl Site for Sources {
+    fn metrics(&self) -> String {
+        let Self { commit, runtime, latencies, spans } = self;
+        let mut text = Exposition::default();
+        let mut build = text.family("crisp_build_info", Kind::Gauge, "Version and commit of the crisp daemon in the labels; the value is always 1.");
+        build.sample(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit)], 1);
+        process::write(&mut text);
+        let store = runtime.images();
+        images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
+        resizes::write(&mut text, runtime.resizes());
+        pods::write(&mut text, &runtime.counts());
+        requests::write(&mut text, &latencies.all());
+        spans::write(&mut text, spans);
+        text.into()
+    }
+
+    fn check(&self) {
+        self.runtime.counts();
+    }
 }
