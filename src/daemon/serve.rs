@@ -101,12 +101,7 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'st
     outcome
 }
 
-async fn run(
-    config: Config,
-    level: LogLevel,
-    spans: Option<Spans>,
-    commit: &'static str,
-) -> Result<(), ServeError> {
+async fn run(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'static str) -> Result<(), ServeError> {
     match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),

@@ -17,6 +17,20 @@ pub struct Exit {
     pub abnormal: Option<AbnormalExit>,
 }
 
+impl Exit {
+    /// Returns the reason that CRI reports, in one word.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match (&self.abnormal, self.oom, self.code) {
+            (Some(AbnormalExit::Start(_)), _, _) => "StartError",
+            (Some(AbnormalExit::Lost(_)), _, _) => "ShimLost",
+            (None, true, _) => "OOMKilled",
+            (None, false, 0) => "Completed",
+            (None, false, _) => "Error",
+        }
+    }
+}
+
 /// An exit that the container's program did not cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbnormalExit {

@@ -15,6 +15,7 @@ mod container;
 mod container_state;
 mod error;
 pub mod error_chain;
+pub mod histogram;
 mod id;
 pub mod metrics;
 mod pod;

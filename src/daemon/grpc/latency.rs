@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use model::histogram::Histogram;
 use sync::Mutex;
 use tonic::Code;
 
 /// Upper bounds of the histogram's buckets, in seconds; longer durations are in the last bucket.
-pub(crate) const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
+const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 /// The maximum number of names that are counted separately, more than there are RPCs: clients can
 /// request any name.
 const NAMES: usize = 100;
@@ -19,14 +20,17 @@ const OTHER: &str = "other";
 pub(crate) struct Latencies(Mutex<BTreeMap<String, Latency>>);
 
 /// The requests of one RPC.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Latency {
-    /// The number of durations per bucket of [`BOUNDS`], not cumulative; the last bucket has no
-    /// bound.
-    pub(crate) classes: [u64; BOUNDS.len() + 1],
-    pub(crate) sum: Duration,
+    pub(crate) durations: Histogram,
     /// The number of requests by code; disconnected clients count as CANCELLED.
     pub(crate) codes: BTreeMap<&'static str, u64>,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self { durations: Histogram::new(&BOUNDS), codes: BTreeMap::new() }
+    }
 }
 
 impl Latencies {
@@ -39,10 +43,7 @@ impl Latencies {
             Some(latency) => latency,
             None => all.entry(name.to_owned()).or_default(),
         };
-        let seconds = duration.as_secs_f64();
-        let class = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
-        latency.classes[class] += 1;
-        latency.sum += duration;
+        latency.durations.note(duration);
         *latency.codes.entry(word(code)).or_default() += 1;
     }
 
@@ -85,9 +86,9 @@ mod tests {
         latencies.note("Version", Duration::from_micros(501), Code::Ok);
         latencies.note("Version", Duration::from_secs(61), Code::NotFound);
         let version = &latencies.all()["Version"];
-        assert_eq!((version.classes[0], version.classes[1], version.classes[BOUNDS.len()]), (1, 1, 1));
-        assert_eq!(version.classes.iter().sum::<u64>(), 3);
-        assert_eq!(version.sum, Duration::from_micros(61_001_001));
+        let buckets: Vec<_> = version.durations.buckets().map(|(_, count)| count).collect();
+        assert_eq!((buckets[0], buckets[1], buckets[BOUNDS.len() - 1], buckets[BOUNDS.len()]), (1, 2, 2, 3));
+        assert_eq!(version.durations.sum(), Duration::from_micros(61_001_001));
         assert_eq!(version.codes, BTreeMap::from([("OK", 2), ("NOT_FOUND", 1)]));
     }
 

@@ -36,7 +36,7 @@ pub(crate) use health::HealthState;
 pub(crate) use held_body::HeldBodyLayer;
 pub(crate) use history::HistoryApi;
 pub(crate) use image::ImageApi;
-pub(crate) use latency::{BOUNDS, Latencies, Latency};
+pub(crate) use latency::{Latencies, Latency};
 pub(crate) use runtime::RuntimeApi;
 pub(crate) use trace::TraceLayer;
 

@@ -64,7 +64,10 @@ async fn only_get_and_head_of_known_paths_are_answered() {
 async fn a_daemon_that_cannot_read_its_state_in_time_is_reported_as_unhealthy() {
     let slow = Arc::new(Page("", Duration::from_millis(300)));
     let (status, body) = health(slow, Duration::from_millis(20)).await;
-    assert_eq!((status, &*body), (StatusCode::SERVICE_UNAVAILABLE, "reading the daemon's state took longer than 20ms\n"));
+    assert_eq!(
+        (status, &*body),
+        (StatusCode::SERVICE_UNAVAILABLE, "reading the daemon's state took longer than 20ms\n")
+    );
     let (status, body) = health(Arc::new(PAGE), HEALTH_MAX).await;
     assert_eq!((status, &*body), (StatusCode::OK, "ok\n"));
 }

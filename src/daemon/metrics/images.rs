@@ -10,7 +10,9 @@ pub(super) fn write(text: &mut Exposition, traffic: &PullTotals, usage: &Usage, 
     let PullTotals { succeeded, failed, bytes, layers, retries, pulling } = traffic;
     let mut pulls = text.family("crisp_image_pulls_total", Kind::Counter, "Completed image pulls by outcome.");
     pulls.sample(&[("outcome", "succeeded")], succeeded);
-    pulls.sample(&[("outcome", "failed")], failed);
+    pulls.sample(&[("outcome", "failed")], failed.values().sum::<u64>());
+    let mut causes = text.family("crisp_image_pull_failures_total", Kind::Counter, "Failed image pulls by cause.");
+    failed.iter().for_each(|(cause, count)| causes.sample(&[("cause", cause)], count));
     for (name, help, value) in [
         ("crisp_image_pull_bytes_total", "Bytes of images received over the network.", bytes),
         ("crisp_image_pull_layers_total", "Image layers that crisp pulled and unpacked.", layers),
@@ -61,7 +63,14 @@ mod tests {
     fn every_value_has_one_sample() {
         let pulling =
             vec![pulling("a.example/x:1", 1, 10), pulling("a.example/y:1", 2, 0), pulling("a.example/x:1", 3, 10)];
-        let traffic = PullTotals { succeeded: 11, failed: 12, bytes: 13, layers: 14, retries: 15, pulling };
+        let traffic = PullTotals {
+            succeeded: 11,
+            failed: [("network", 5), ("tls", 7)].into(),
+            bytes: 13,
+            layers: 14,
+            retries: 15,
+            pulling,
+        };
         let usage = Usage { path: "/x".into(), bytes: 16, inodes: 17 };
         let mut text = Exposition::default();
         write(&mut text, &traffic, &usage, 18);
@@ -72,6 +81,8 @@ mod tests {
             [
                 "crisp_image_pulls_total{outcome=\"succeeded\"} 11",
                 "crisp_image_pulls_total{outcome=\"failed\"} 12",
+                "crisp_image_pull_failures_total{cause=\"network\"} 5",
+                "crisp_image_pull_failures_total{cause=\"tls\"} 7",
                 "crisp_image_pull_bytes_total 13",
                 "crisp_image_pull_layers_total 14",
                 "crisp_image_pull_retries_total 15",

@@ -4,7 +4,10 @@
 //! them. Each subject has a file with a function that writes its families, and a line in [`Sources::metrics`].
 //! Nothing is counted here: values are read from their owners for each request.
 
+mod cni;
+mod drift;
 mod effective;
+mod exits;
 mod http;
 mod images;
 mod pods;
@@ -19,8 +22,8 @@ use std::sync::Arc;
 use crate::grpc::Latencies;
 use crate::otel::SpanCounters;
 use crate::runtime::Runtime;
-pub(crate) use http::{ListenError, Listener, MetricsServer};
 use http::Site;
+pub(crate) use http::{ListenError, Listener, MetricsServer};
 use text::{Exposition, Kind};
 
 /// The sources of the values.
@@ -48,6 +51,10 @@ impl Site for Sources {
         let store = runtime.images();
         images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
         resizes::write(&mut text, runtime.resizes());
+        drift::write(&mut text, runtime.resizes(), &runtime.drift_by_container());
+        exits::write(&mut text, runtime.exit_counts());
+        cni::write(&mut text, &runtime.cni_operations());
+        effective::write(&mut text, &runtime.list_effective_limits(), &runtime.list_refused_shrinks());
         pods::write(&mut text, &runtime.counts());
         requests::write(&mut text, &latencies.all());
         spans::write(&mut text, spans);

@@ -139,7 +139,10 @@ mod tests {
         assert!((-2.0..3600.0).contains(&age), "{age}");
         assert!(values["process_resident_memory_bytes"] > 1e6 && values["process_threads"] >= 2.0, "{text}");
         assert!(values["process_virtual_memory_bytes"] > values["process_resident_memory_bytes"], "{text}");
-        assert!(values["process_open_fds"] >= 13.0 && values["process_max_fds"] >= values["process_open_fds"], "{text}");
+        assert!(
+            values["process_open_fds"] >= 13.0 && values["process_max_fds"] >= values["process_open_fds"],
+            "{text}"
+        );
         drop(files);
     }
 }

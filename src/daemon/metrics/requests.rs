@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::text::{Exposition, Kind};
-use crate::grpc::{BOUNDS, Latency};
+use crate::grpc::Latency;
 
 pub(super) fn write(text: &mut Exposition, latencies: &BTreeMap<String, Latency>) {
     let ended = "Completed CRI requests by RPC and gRPC code.";
@@ -13,16 +13,11 @@ pub(super) fn write(text: &mut Exposition, latencies: &BTreeMap<String, Latency>
             family.sample(&[("rpc", rpc), ("code", code)], count);
         }
     }
-    let took = "Duration of CRI requests by RPC; Import and Export to the end of their streams, other streams until they start.";
+    let took =
+        "Duration of CRI requests by RPC; Import and Export to the end of their streams, other streams until they start.";
     let mut family = text.family("crisp_request_duration_seconds", Kind::Histogram, took);
-    for (rpc, Latency { classes, sum, codes: _ }) in latencies {
-        let mut count = 0;
-        for (class, bound) in classes.iter().zip(BOUNDS.iter().map(f64::to_string).chain(["+Inf".to_owned()])) {
-            count += class;
-            family.part("_bucket", &[("rpc", rpc), ("le", &bound)], count);
-        }
-        family.part("_sum", &[("rpc", rpc)], sum.as_secs_f64());
-        family.part("_count", &[("rpc", rpc)], count);
+    for (rpc, Latency { durations, codes: _ }) in latencies {
+        family.histogram(&[("rpc", rpc)], durations);
     }
 }
 
@@ -34,9 +29,12 @@ mod tests {
 
     #[test]
     fn classes_add_up() {
-        let mut classes = [0; BOUNDS.len() + 1];
-        (classes[0], classes[1], classes[BOUNDS.len()]) = (2, 3, 4);
-        let latency = Latency { classes, sum: Duration::from_millis(2500), codes: BTreeMap::from([("OK", 9)]) };
+        let mut latency = Latency { codes: BTreeMap::from([("OK", 9)]), ..Latency::default() };
+        let times =
+            [(2, Duration::from_micros(500)), (3, Duration::from_millis(1)), (4, Duration::from_millis(61_750))];
+        for (count, duration) in times {
+            (0..count).for_each(|_| latency.durations.note(duration));
+        }
         let mut text = Exposition::default();
         write(&mut text, &BTreeMap::from([("Version".to_owned(), latency)]));
         let text = String::from(text);
@@ -47,7 +45,7 @@ mod tests {
             "crisp_request_duration_seconds_bucket{rpc=\"Version\",le=\"0.001\"} 5",
             "crisp_request_duration_seconds_bucket{rpc=\"Version\",le=\"60\"} 5",
             "crisp_request_duration_seconds_bucket{rpc=\"Version\",le=\"+Inf\"} 9",
-            "crisp_request_duration_seconds_sum{rpc=\"Version\"} 2.5",
+            "crisp_request_duration_seconds_sum{rpc=\"Version\"} 247.004",
             "crisp_request_duration_seconds_count{rpc=\"Version\"} 9",
         ] {
             assert!(text.lines().any(|reported| reported == line), "{line}: {text}");

@@ -10,10 +10,6 @@ pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
         let (word, reason) = outcome.words();
         family.sample(&[("outcome", word), ("reason", reason.unwrap_or("none"))], resizes.counted(outcome));
     }
-    let found = "Number of times that crisp found a cgroup limit that something else had changed.";
-    text.family("crisp_resource_drift_total", Kind::Counter, found).sample(&[], resizes.drifted());
-    let now = "Pods and containers whose limits currently differ from what crisp applied.";
-    text.family("crisp_resource_drifting", Kind::Gauge, now).sample(&[], resizes.drifting());
 }
 
 #[cfg(test)]
@@ -36,6 +32,5 @@ mod tests {
             assert!(text.contains(&format!("crisp_resizes_total{{{labels}}} 0\n")), "{text}");
         }
         assert_eq!(text.matches("\ncrisp_resizes_total{").count(), Outcome::ALL.len());
-        assert!(text.contains("\ncrisp_resource_drift_total 0\n") && text.contains("\ncrisp_resource_drifting 0\n"));
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use model::histogram::Histogram;
+
 /// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -43,8 +45,18 @@ impl Family<'_> {
         self.part("", labels, value);
     }
 
+    /// Adds the samples of a histogram.
+    pub(super) fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+        for (bound, count) in histogram.buckets() {
+            let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
+            self.part("_bucket", &[labels, &[("le", &bound)]].concat(), count);
+        }
+        self.part("_sum", labels, histogram.sum().as_secs_f64());
+        self.part("_count", labels, histogram.count());
+    }
+
     /// Adds a sample whose name has a suffix.
-    pub(super) fn part(&mut self, ending: &str, labels: &[(&str, &str)], value: impl Display) {
+    fn part(&mut self, ending: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(self.name);
         self.text.push_str(ending);
         for (index, (name, value)) in labels.iter().enumerate() {

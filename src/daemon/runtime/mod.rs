@@ -16,6 +16,7 @@ pub(crate) mod container;
 mod counts;
 mod effective;
 mod events;
+mod exit_counts;
 mod lifecycle_steps;
 mod lookup;
 mod orphaned_layers;
@@ -30,7 +31,7 @@ pub(crate) mod stream;
 mod unreadable;
 mod verbose_info;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -49,9 +50,10 @@ use crate::store::{CgroupRecord, ContainerRecord, Entry, Layout, Names, PodRecor
 pub(crate) use conditions::Condition;
 pub(crate) use container::remove::RemoveError;
 pub(crate) use container::stop::StopError;
-pub(crate) use counts::Counts;
+pub(crate) use counts::{Counts, DriftingLimits};
 pub(crate) use effective::ContainerNames;
 pub(crate) use events::{ContainerSnapshot, Event, EventKind, Subscription};
+pub(crate) use exit_counts::ExitCounts;
 pub(crate) use lookup::LookupError;
 pub(crate) use pod::stop::StopPodError;
 pub(crate) use resize::caller::{Caller, Peer};
@@ -115,6 +117,7 @@ pub(crate) struct Runtime {
     level_files: effective::LevelFiles,
     history: resize::history::History,
     watched: Arc<resize::history::later::WatchedResizes>,
+    exits: ExitCounts,
     /// Notified after every removal and every disconnected streaming client.
     freed: Arc<tokio::sync::Notify>,
     /// Measures the disk usage of writable layers.
@@ -174,6 +177,7 @@ impl Runtime {
             level_files: effective::LevelFiles::default(),
             history: resize::history::History::default(),
             watched: Arc::default(),
+            exits: ExitCounts::default(),
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::EventHub::default(),
@@ -215,6 +219,11 @@ impl Runtime {
     /// Returns the counts of resizes by outcome.
     pub(crate) fn resizes(&self) -> &ResizeOutcomes {
         &self.resizes
+    }
+
+    /// Returns all calls of CNI plugins.
+    pub(crate) fn cni_operations(&self) -> BTreeMap<net::cni::Operation, net::cni::Calls> {
+        self.networks.cni().operations()
     }
 
     /// Returns the directory of all writable layers.

@@ -114,6 +114,7 @@ impl Runtime {
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
         let record = if record.unreadable.is_some() { record } else { self.recover_resize(record) };
         let entry = self.containers.insert(record);
+        entry.samples().oom_kills.skip(self.cgroup_of(&entry).oom_kills().unwrap_or(0));
         if entry.get().unreadable.is_none() {
             self.release_if_ended(&entry);
         }

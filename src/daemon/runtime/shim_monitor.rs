@@ -61,7 +61,13 @@ impl Runtime {
         change: impl FnOnce(&ContainerState) -> ContainerState,
     ) {
         let ran = entry.get().state.pid().is_some();
-        if let Err(error) = entry.update(&self.layout, |record| record.state = change(&record.state)) {
+        let mut ended = false;
+        let recorded = entry.update(&self.layout, |record| {
+            let had_process = record.state.pid().is_some();
+            record.state = change(&record.state);
+            ended = had_process && record.state.pid().is_none();
+        });
+        if let Err(error) = recorded {
             let container = &entry.get().id;
             tracing::warn!(%container, error = chain(&error), "cannot write the state of a container to its record");
         }
@@ -74,6 +80,9 @@ impl Runtime {
         }
         if entry.get().state.pid().is_none() {
             entry.samples().files.close();
+        }
+        if ended {
+            self.count_exit(entry);
         }
         self.release_if_ended(entry);
         self.publish_container_events(entry);

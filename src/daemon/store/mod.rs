@@ -10,6 +10,7 @@ mod event_cursor;
 pub(crate) mod intent;
 pub(crate) mod layout;
 pub(crate) mod names;
+mod oom_kills;
 pub(crate) mod record;
 pub(crate) mod samples;
 mod stop_waiters;

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 use super::cpu_rate::CpuSamples;
 use super::event_cursor::EventCursor;
 use super::layout::Layout;
+use super::oom_kills::OomKillCursor;
 use super::record::{ContainerRecord, PodRecord};
 use super::samples::{DiskSamples, LimitsCache};
 use super::stop_waiters::StopWaiters;
@@ -83,6 +84,7 @@ pub(crate) struct ContainerSamples {
     pub(crate) limits: LimitsCache,
     pub(crate) files: Arc<FileCache>,
     pub(crate) reported: EventCursor,
+    pub(crate) oom_kills: OomKillCursor,
 }
 
 impl Record for ContainerRecord {

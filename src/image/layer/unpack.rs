@@ -94,6 +94,22 @@ impl model::ErrorClass for UnpackError {
 }
 
 impl UnpackError {
+    /// Returns the class of an error of the disk; `None` if the layer itself is the cause.
+    pub(crate) fn disk_kind(&self) -> Option<model::ErrorKind> {
+        let kind = model::ErrorClass::kind(self);
+        match self {
+            Self::Directory { .. } | Self::Untar(UntarError::NoRoom(_)) => Some(kind),
+            Self::Read { .. } => Some(kind).filter(|kind| *kind == model::ErrorKind::Exhausted),
+            Self::Untar(UntarError::Make { .. }) => Some(kind).filter(|kind| *kind != model::ErrorKind::Invalid),
+            Self::Untar(UntarError::Tar(_) | UntarError::Refused { .. } | UntarError::TooMany(_))
+            | Self::Blob { .. }
+            | Self::Length { .. }
+            | Self::DiffId { .. }
+            | Self::TooLarge(_)
+            | Self::Window(_) => None,
+        }
+    }
+
     /// Returns whether another source of the same blob may succeed.
     pub(crate) fn blames_source(&self) -> bool {
         matches!(self, Self::Blob { .. } | Self::Length { .. })

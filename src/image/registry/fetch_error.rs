@@ -304,16 +304,21 @@ impl model::ErrorClass for Attempts {
     /// Returns the class of this error: that of the registry itself, otherwise of an endpoint that
     /// may succeed later.
     fn kind(&self) -> model::ErrorKind {
-        let own = self.0.iter().find(|one| one.own);
-        let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
-        let decisive = own.or_else(later).or(self.0.last());
-        decisive.map_or(model::ErrorKind::Internal, |one| one.error.kind())
+        self.decisive().map_or(model::ErrorKind::Internal, FetchError::kind)
     }
 }
 
 impl Attempts {
     pub(crate) fn new(tries: Vec<Attempt>) -> Self {
         Self(tries)
+    }
+
+    /// Returns the error that decides about the class of all.
+    pub(crate) fn decisive(&self) -> Option<&FetchError> {
+        use model::ErrorClass as _;
+        let own = self.0.iter().find(|one| one.own);
+        let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
+        own.or_else(later).or(self.0.last()).map(|one| &one.error)
     }
 
     /// Returns the errors in the order of the attempts.

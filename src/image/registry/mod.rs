@@ -9,6 +9,7 @@ pub(crate) mod fetch_error;
 pub(crate) mod http;
 pub(crate) mod progress;
 pub(crate) mod pull;
+pub(crate) mod pull_cause;
 pub(crate) mod pull_error;
 pub(crate) mod repository;
 pub(crate) mod retry;

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use sync::Mutex;
 
 use crate::reference::Reference;
+use crate::registry::pull_cause::PullCause;
 
 /// Interval of the progress messages of a pull in the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -18,8 +19,8 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct PullTotals {
     /// Pulls that succeeded.
     pub succeeded: u64,
-    /// Pulls that failed or were abandoned.
-    pub failed: u64,
+    /// Pulls that failed, by cause. Every cause is listed.
+    pub failed: BTreeMap<&'static str, u64>,
     /// Bytes of blobs received over the network, including those of failed pulls.
     pub bytes: u64,
     /// Layers unpacked from the network.
@@ -51,7 +52,7 @@ pub struct ActivePull {
 #[derive(Debug, Default)]
 pub(crate) struct PullCounters {
     succeeded: AtomicU64,
-    failed: AtomicU64,
+    failed: [AtomicU64; PullCause::ALL.len()],
     bytes: AtomicU64,
     layers: AtomicU64,
     retries: AtomicU64,
@@ -71,7 +72,7 @@ struct Counts {
 }
 
 impl PullCounters {
-    /// Starts a pull; it counts as failed unless [`Progress::succeed`] is called.
+    /// Starts a pull; it counts as abandoned unless [`Progress::succeed`] or [`Progress::fail`] is called.
     pub(crate) fn begin(self: &Arc<Self>) -> Progress {
         let counts = Arc::new(Counts {
             image: Mutex::default(),
@@ -83,7 +84,7 @@ impl PullCounters {
         });
         let number = self.last.fetch_add(1, Relaxed);
         self.pulling().insert(number, counts.clone());
-        Progress { counters: self.clone(), number, counts, succeeded: AtomicBool::new(false) }
+        Progress { counters: self.clone(), number, counts, end: Mutex::new(Err(PullCause::Abandoned)) }
     }
 
     pub(crate) fn retried(&self) {
@@ -93,7 +94,7 @@ impl PullCounters {
     pub(crate) fn traffic(&self) -> PullTotals {
         PullTotals {
             succeeded: self.succeeded.load(Relaxed),
-            failed: self.failed.load(Relaxed),
+            failed: PullCause::ALL.map(|cause| (cause.as_str(), self.failed[cause as usize].load(Relaxed))).into(),
             bytes: self.bytes.load(Relaxed),
             layers: self.layers.load(Relaxed),
             retries: self.retries.load(Relaxed),
@@ -132,7 +133,7 @@ pub(crate) struct Progress {
     counters: Arc<PullCounters>,
     number: u64,
     counts: Arc<Counts>,
-    succeeded: AtomicBool,
+    end: Mutex<Result<(), PullCause>>,
 }
 
 impl Progress {
@@ -173,7 +174,12 @@ impl Progress {
 
     /// Marks the pull as successful.
     pub(crate) fn succeed(&self) {
-        self.succeeded.store(true, Relaxed);
+        *self.end.lock() = Ok(());
+    }
+
+    /// Marks the pull as failed.
+    pub(crate) fn fail(&self, cause: PullCause) {
+        *self.end.lock() = Err(cause);
     }
 
     /// Waits for `work` and logs its progress periodically.
@@ -197,7 +203,10 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let outcome = if self.succeeded.load(Relaxed) { &self.counters.succeeded } else { &self.counters.failed };
+        let outcome = match *self.end.lock() {
+            Ok(()) => &self.counters.succeeded,
+            Err(cause) => &self.counters.failed[cause as usize],
+        };
         outcome.fetch_add(1, Relaxed);
         self.counters.pulling().remove(&self.number);
     }

@@ -23,6 +23,7 @@ use crate::registry::endpoint::{Credentials, RegistryLogin};
 use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
 use crate::registry::http::Http;
 use crate::registry::progress::{Progress, PullCounters};
+use crate::registry::pull_cause::PullCause;
 use crate::registry::pull_error::PullError;
 use crate::registry::repository::Repository;
 use crate::registry::transfer::places::Places;
@@ -83,14 +84,22 @@ impl Store {
     /// The candidates are tried in order. The next one is tried only if a registry reports that it
     /// does not have the image: one that cannot be reached might have it.
     pub async fn pull(&self, request: PullRequest) -> Result<Arc<Image>, PullError> {
+        let progress = Arc::new(self.counters.begin());
+        let pulled = self.pull_one(request, &progress).await;
+        if let Err(error) = &pulled {
+            progress.fail(PullCause::of(error));
+        }
+        pulled
+    }
+
+    async fn pull_one(&self, request: PullRequest, progress: &Arc<Progress>) -> Result<Arc<Image>, PullError> {
         let PullRequest { candidates, credentials } = request;
         let http = self.http();
         let alone = candidates.len() == 1;
-        let progress = Arc::new(self.counters.begin());
         let mut tried = Vec::new();
         for image in candidates {
             let given = credentials.as_ref().filter(|login| login.registry == image.registry());
-            let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), &progress)?);
+            let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), progress)?);
             match pull.resolve().instrument(tracing::debug_span!("image.resolve")).await {
                 Ok(top) => return pull.get(top).await,
                 Err(error) if !alone && error.is_absence() => tried.push(error),

@@ -126,7 +126,7 @@ impl Cni {
         let settings = self.settings();
         let bin_dirs = &settings.bin_dirs;
         exec::find_all(&list, bin_dirs).map_err(failed)?;
-        let version = self.versions.negotiate(&list, bin_dirs, deadline).await.map_err(failed)?;
+        let version = self.versions.negotiate(&list, bin_dirs, deadline, &self.operations).await.map_err(failed)?;
         if let Some(old) = self.cached_attachment(Some(&place.pod)).await?.pop() {
             return Err(AddError::AlreadyAttached { pod: old.pod, network: old.network });
         }
@@ -143,7 +143,13 @@ impl Cni {
     async fn attach(&self, entry: &mut Entry, deadline: Deadline) -> Result<Attached, AddError> {
         let Entry { place, list, version, .. } = &*entry;
         let settings = self.settings();
-        let chain = PluginChain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline };
+        let chain = PluginChain {
+            list,
+            version: *version,
+            bin_dirs: &settings.bin_dirs,
+            deadline,
+            operations: &self.operations,
+        };
         let network = || list.name.clone();
         let result = chain.add(place).await.map_err(|source| AddError::Plugin { network: network(), source })?;
         let attached = result::attached(&result, *version);

@@ -50,7 +50,13 @@ impl Cni {
             }
             let settings = self.settings();
             let bin_dirs = &settings.bin_dirs;
-            let chain = PluginChain { list: &entry.list, version: entry.version, bin_dirs, deadline: self.deadline() };
+            let chain = PluginChain {
+                list: &entry.list,
+                version: entry.version,
+                bin_dirs,
+                deadline: self.deadline(),
+                operations: &self.operations,
+            };
             let checked = chain.check(&entry.place, &result).await;
             checked.map_err(|source| CheckError::Plugin { network: entry.list.name.clone(), source })?;
         }

@@ -126,7 +126,13 @@ impl Cni {
     async fn call_plugins(&self, entry: &Entry) -> Result<(), PluginError> {
         let Entry { place, list, version, result } = entry;
         let settings = self.settings();
-        let chain = PluginChain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline: self.deadline() };
+        let chain = PluginChain {
+            list,
+            version: *version,
+            bin_dirs: &settings.bin_dirs,
+            deadline: self.deadline(),
+            operations: &self.operations,
+        };
         chain.del(place, result.as_ref()).await
     }
 
@@ -135,7 +141,8 @@ impl Cni {
         let failed = |source| DelError::Plugin { network: list.name.clone(), source };
         let settings = self.settings();
         let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
-        let version = self.versions.negotiate(&list, bin_dirs, deadline).await.map_err(failed)?;
-        PluginChain { list: &list, version, bin_dirs, deadline }.del(&place, None).await.map_err(failed)
+        let version = self.versions.negotiate(&list, bin_dirs, deadline, &self.operations).await.map_err(failed)?;
+        let chain = PluginChain { list: &list, version, bin_dirs, deadline, operations: &self.operations };
+        chain.del(&place, None).await.map_err(failed)
     }
 }

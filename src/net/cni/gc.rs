@@ -121,14 +121,14 @@ impl Cni {
         let network = || list.name.clone();
         let settings = self.settings();
         let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
-        let version = match self.versions.negotiate(list, bin_dirs, deadline).await {
+        let version = match self.versions.negotiate(list, bin_dirs, deadline, &self.operations).await {
             Ok(version) => version,
             Err(source) => return done.failed.push(GcFailure::Collect { network: network(), source }),
         };
         if !version.has_status() {
             return;
         }
-        let failed = PluginChain { list, version, bin_dirs, deadline }.gc(valid).await;
+        let failed = PluginChain { list, version, bin_dirs, deadline, operations: &self.operations }.gc(valid).await;
         if failed.is_empty() {
             done.networks.push(network());
         }

@@ -19,12 +19,13 @@ mod check;
 mod conf;
 mod del;
 mod gc;
+mod operations;
 pub(crate) mod plugin;
 mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -43,12 +44,14 @@ pub use conf::pod_cidrs::{PodCidrError, Rendered};
 pub use conf::template::TemplateError;
 pub use del::DelError;
 pub use gc::{GcFailure, GcReport};
+pub use operations::{Calls, Operation};
 pub use plugin::args::BadPod;
 pub use plugin::error::{PluginError, Verb};
 #[cfg(feature = "fuzzing")]
 pub(crate) use plugin::fuzzing;
 pub use status::{NotReady, Ready};
 
+use operations::Operations;
 use plugin::chain::VersionCache;
 use plugin::exec::Deadline;
 use status::LastStatus;
@@ -79,6 +82,7 @@ pub struct Cni {
     /// Pods that this process attached and has not detached since.
     attached: Mutex<BTreeSet<String>>,
     versions: VersionCache,
+    operations: Operations,
     asked: tokio::sync::Mutex<Option<LastStatus>>,
 }
 
@@ -91,6 +95,7 @@ impl Cni {
             pod_locks: KeyedLock::default(),
             attached: Mutex::default(),
             versions: VersionCache::default(),
+            operations: Operations::default(),
             asked: tokio::sync::Mutex::default(),
         }
     }
@@ -104,6 +109,12 @@ impl Cni {
     /// Returns the current settings.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read())
+    }
+
+    /// Returns all calls of plugins since the start.
+    #[must_use]
+    pub fn operations(&self) -> BTreeMap<Operation, Calls> {
+        self.operations.all()
     }
 
     /// Returns whether a valid network configuration exists. Blocks on file I/O.

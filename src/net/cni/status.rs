@@ -98,7 +98,8 @@ impl Cni {
         let settings = self.settings();
         let deadline = Deadline::after(settings.timeout.min(PATIENCE));
         let bin_dirs = &settings.bin_dirs;
-        let version = self.versions.negotiate(list, bin_dirs, deadline).await?;
-        if version.has_status() { PluginChain { list, version, bin_dirs, deadline }.status().await } else { Ok(()) }
+        let version = self.versions.negotiate(list, bin_dirs, deadline, &self.operations).await?;
+        let chain = PluginChain { list, version, bin_dirs, deadline, operations: &self.operations };
+        if version.has_status() { chain.status().await } else { Ok(()) }
     }
 }

@@ -134,6 +134,11 @@ impl ResizeOutcomes {
         self.drifting.lock().len()
     }
 
+    /// Returns the ids of these pods and containers with the number of such files.
+    pub(crate) fn drifting_files(&self) -> Vec<(String, usize)> {
+        self.drifting.lock().iter().map(|(id, drift)| (id.clone(), drift.len())).collect()
+    }
+
     /// Records the drift of `id`: each new one is counted and logged once, and returned.
     pub(crate) fn found(&self, id: &str, drift: &[Drift]) -> Vec<Drift> {
         let mut drifting = self.drifting.lock();

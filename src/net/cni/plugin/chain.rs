@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use safe_fs::FileStamp;
 use serde_json::{Map, Value, json};
@@ -14,6 +15,7 @@ use super::exec::{self, Deadline, PluginCall, PluginOutput};
 use super::result;
 use super::version::{Version, listed};
 use crate::cni::conf::{ConfList, Plugin};
+use crate::cni::operations::Operations;
 
 /// A network, the CNI version for its plugins, and their directories.
 #[derive(Debug)]
@@ -22,6 +24,7 @@ pub(crate) struct PluginChain<'a> {
     pub(crate) version: Version,
     pub(crate) bin_dirs: &'a [PathBuf],
     pub(crate) deadline: Deadline,
+    pub(crate) operations: &'a Operations,
 }
 
 /// A pod in a network: the arguments for its plugins, the same for every verb.
@@ -131,6 +134,19 @@ impl PluginChain<'_> {
         place: Option<&Attachment>,
         conf: Map<String, Value>,
     ) -> Result<PluginOutput, PluginError> {
+        let began = Instant::now();
+        let called = self.call_uncounted(plugin, verb, place, conf).await;
+        self.operations.note(verb, &self.list.name, &plugin.program, began.elapsed(), &called);
+        called
+    }
+
+    async fn call_uncounted(
+        &self,
+        plugin: &Plugin,
+        verb: Verb,
+        place: Option<&Attachment>,
+        conf: Map<String, Value>,
+    ) -> Result<PluginOutput, PluginError> {
         let path = exec::find(&plugin.program, self.bin_dirs)?;
         let mut env = vec![("CNI_PATH", search_path(self.bin_dirs))];
         if let Some(Attachment { pod, interface, netns, args, offered: _ }) = place {
@@ -180,13 +196,15 @@ impl VersionCache {
         list: &ConfList,
         bin_dirs: &[PathBuf],
         deadline: Deadline,
+        operations: &Operations,
     ) -> Result<Version, PluginError> {
         let mut left = list.versions.clone();
         if left.len() <= 1 && !list.highest().has_status() {
             return Ok(list.highest());
         }
         for plugin in &list.plugins {
-            let Some(supported) = self.supported_versions(&plugin.program, bin_dirs, deadline).await? else { continue };
+            let supported = self.supported_versions(list, &plugin.program, bin_dirs, deadline, operations).await?;
+            let Some(supported) = supported else { continue };
             let allowed = listed(&left);
             left.retain(|version| supported.iter().any(|one| one == version.as_str()));
             if left.is_empty() {
@@ -200,9 +218,11 @@ impl VersionCache {
     /// Returns `None` if the plugin does not report its versions: old plugins do not know VERSION.
     async fn supported_versions(
         &self,
+        list: &ConfList,
         plugin: &str,
         bin_dirs: &[PathBuf],
         deadline: Deadline,
+        operations: &Operations,
     ) -> Result<Option<Vec<String>>, PluginError> {
         let path = exec::find(plugin, bin_dirs)?;
         // Before VERSION, so that a program that is replaced meanwhile is called again.
@@ -217,7 +237,10 @@ impl VersionCache {
         let env = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(|key| (key, OsString::from("dummy")));
         let stdin = json!({ "cniVersion": Version::NEWEST.as_str() }).to_string().into_bytes();
         let call = PluginCall { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
-        let supported = match exec::run(call).await {
+        let began = Instant::now();
+        let called = exec::run(call).await;
+        operations.note(Verb::Version, &list.name, plugin, began.elapsed(), &called);
+        let supported = match called {
             Ok(output) => result::versions(output),
             Err(error @ (PluginError::Late { .. } | PluginError::Start { .. })) => return Err(error),
             Err(error) => Err(error),
