@@ -26,6 +26,11 @@ fn applied_unchanged_and_rejected_resizes_are_counted_with_the_reason() {
     client.update(&id, impossible).unwrap_err();
     assert_eq!(count(&daemon, "outcome=\"applied\",reason=\"none\""), 1);
     assert_eq!(count(&daemon, "outcome=\"unchanged\",reason=\"none\""), 1);
+    let page = scrape(&daemon.env.metrics());
+    // Only the CPU was lowered, from 1.
+    let sample = "crisp_resize_duration_seconds_count{direction=\"down\",resource=\"cpu\"} 1";
+    assert!(page.lines().any(|line| line == sample), "no {sample}:\n{page}");
+    assert_eq!(page.matches("\ncrisp_resize_duration_seconds_count{").count(), 1, "{page}");
     assert_eq!(count(&daemon, "outcome=\"refused\",reason=\"below_usage\""), 1);
     let refused = count(&daemon, "outcome=\"refused\",reason=\"impossible\"");
     // Whether the kernel or crisp refuses it, nothing stays of it.

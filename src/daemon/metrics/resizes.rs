@@ -10,6 +10,14 @@ pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
         let (word, reason) = outcome.words();
         family.sample(&[("outcome", word), ("reason", reason.unwrap_or("none"))], resizes.counted(outcome));
     }
+    let took = "Duration of applied resizes by direction and resource.";
+    let mut family = text.family("crisp_resize_duration_seconds", Kind::Histogram, took);
+    for ((direction, resource), durations) in resizes.times().durations() {
+        family.histogram(&[("direction", direction), ("resource", resource)], &durations);
+    }
+    let reclaimed = "Memory that was reclaimed while resizes lowered limits, in bytes.";
+    let mut family = text.family("crisp_resize_reclaimed_bytes_total", Kind::Counter, reclaimed);
+    family.sample(&[], resizes.times().reclaimed());
 }
 
 #[cfg(test)]

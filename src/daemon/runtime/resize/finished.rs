@@ -79,9 +79,9 @@ impl FinishedResize {
     }
 
     /// Logs the values of the resize. Its error is logged where its request ends.
-    pub(super) fn log(&self) {
+    /// `resources` are the changed ones.
+    pub(super) fn log(&self, resources: &[ResourceChange]) {
         let Self { duration, target, caller, oom_score_adj, outcome, reclaimed, .. } = self;
-        let resources = self.resources();
         let of =
             |name: &str| resources.iter().find(|change| change.resource.name() == name).map(ResourceChange::to_string);
         let named = ["cpu", "cpu_shares", "cpu_weight", "memory", "memory_swap", "cpuset_cpus", "cpuset_mems"];

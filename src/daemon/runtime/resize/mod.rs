@@ -8,4 +8,5 @@ pub(crate) mod journal;
 pub(crate) mod outcomes;
 pub(crate) mod resources;
 mod systemd_reload;
+pub(crate) mod times;
 pub(crate) mod transaction;

@@ -7,6 +7,7 @@ use cgroup::{ApplyError, Drift};
 use sync::Mutex;
 
 use super::journal::ResizeError;
+use super::times::ResizeTimes;
 
 /// How a change ended, and why it was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +111,7 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct ResizeOutcomes {
     outcomes: [AtomicU64; Outcome::ALL.len()],
+    times: ResizeTimes,
     drifted: AtomicU64,
     /// Known differences by the id of the pod or container: each is reported once.
     drifting: Mutex<HashMap<String, Vec<Drift>>>,
@@ -118,6 +120,10 @@ pub(crate) struct ResizeOutcomes {
 impl ResizeOutcomes {
     pub(crate) fn count(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn times(&self) -> &ResizeTimes {
+        &self.times
     }
 
     pub(crate) fn counted(&self, outcome: Outcome) -> u64 {

@@ -184,8 +184,10 @@ impl Runtime {
     /// Counts, logs and stores a resize: the one place where every resize ends that was applied, refused, rolled back
     /// or left.
     pub(super) fn finish_resize(&self, resize: &FinishedResize, cgroup: &CgroupPath) {
+        let resources = resize.resources();
         self.resizes.count(resize.outcome);
-        resize.log();
+        self.resizes.times().note(resize, &resources);
+        resize.log(&resources);
         self.history.add(resize, self.pod_dir(&resize.target.pod));
         if resize.outcome.words().0 == "applied" {
             self.watched.add(resize, cgroup);
