@@ -210,6 +210,9 @@ pub struct RawStream {
 #[serde(default, deny_unknown_fields)]
 pub struct RawMetrics {
     pub listen: String,
+    pub tls_cert: PathBuf,
+    pub tls_key: PathBuf,
+    pub token_file: PathBuf,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,7 @@
 
 mod file;
 mod handlers;
+mod metrics;
 mod network;
 mod pinned_images;
 mod registries;
@@ -19,7 +20,6 @@ mod tracing;
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,13 +28,14 @@ use model::pod_resources::QualifiedName;
 
 pub use file::RawConfig;
 pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};
+pub use metrics::{BearerToken, MetricsAccess, MetricsConfig, MetricsListen};
 pub use network::{CniConfig, NetworkConfig, NetworkMode};
 pub use pinned_images::PinnedImages;
 pub use registry_reload::RegistryReloader;
 pub use reload::{ConfigChange, ConfigReloader};
 pub use resolve::DOWNLOADS_MAX;
 pub use resolve::InvalidSetting;
-pub use stream_server::{InvalidIdentity, StreamConfig, StreamIdentity};
+pub use stream_server::{InvalidIdentity, ServerIdentity, StreamConfig};
 pub use tracing::SAMPLE_ALL;
 pub use tracing::TracingConfig;
 
@@ -71,19 +72,12 @@ pub struct Config {
     pub registries: image::Registries,
     pub stream: StreamConfig,
     /// `None`: metrics are not served.
-    pub metrics: Option<MetricsListen>,
+    pub metrics: Option<MetricsConfig>,
+    /// The certificate, key and token of the metrics endpoint.
+    pub metrics_files: Vec<PathBuf>,
     /// `None`: no spans are recorded.
     pub tracing: Option<TracingConfig>,
     pub origin: Origin,
-}
-
-/// The address on which metrics are served.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MetricsListen {
-    /// A loopback address.
-    Loopback(SocketAddr),
-    /// A Unix socket that only root can use.
-    Socket(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,14 @@
 //! Reloads the settings of a running daemon: applies those that need no restart, and lists the rest.
 
 use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
 
 use safe_fs::FileStamp;
 
-use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin, RawConfig};
+use super::{
+    Config, ConfigError, LogConfig, MetricsAccess, MetricsConfig, MetricsListen, NetworkConfig, Origin, RawConfig,
+    metrics,
+};
 
 /// The active settings, and the stamp of their file when it was last read.
 #[derive(Debug)]
@@ -13,6 +17,8 @@ pub struct ConfigReloader {
     stamp: Option<FileStamp>,
     /// Keys that need a restart since the last reload.
     waiting: Vec<&'static str>,
+    /// The files of the metrics endpoint, which are renewed in place.
+    files: Vec<(PathBuf, Option<FileStamp>)>,
 }
 
 /// The changes of a reload.
@@ -31,17 +37,19 @@ pub struct ConfigChange {
 impl ConfigReloader {
     pub fn new(in_force: Config) -> Self {
         let stamp = FileStamp::read(in_force.origin.path());
-        Self { in_force, stamp, waiting: Vec::new() }
+        let files = stamped(in_force.metrics_files.clone());
+        Self { in_force, stamp, waiting: Vec::new(), files }
     }
 
-    /// Returns whether the file has changed since it was last read.
+    /// Returns whether the file, or one of the metrics endpoint, has changed since it was last read.
     pub fn is_due(&self) -> bool {
         FileStamp::read(self.in_force.origin.path()) != self.stamp
+            || self.files.iter().any(|(path, stamp)| FileStamp::read(path) != *stamp)
     }
 
-    /// Records that metrics are still served on `listen`, so that the next reload tries the change again.
-    pub fn still_listens(&mut self, listen: Option<MetricsListen>) {
-        self.in_force.metrics = listen;
+    /// Records that metrics are still served as in `metrics`, so that the next reload tries the change again.
+    pub fn still_listens(&mut self, metrics: Option<MetricsConfig>) {
+        self.in_force.metrics = metrics;
     }
 
     /// Reloads the file; returns `None` if no setting has changed. An invalid file changes nothing.
@@ -55,7 +63,9 @@ impl ConfigReloader {
         if path.metadata().is_ok_and(|meta| meta.file_type().is_fifo()) {
             return Err(ConfigError::NotAFile { file: path.to_owned() });
         }
-        let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
+        let raw = RawConfig::load(file.as_deref(), overrides)?;
+        self.files = stamped(metrics::files(&raw.metrics));
+        let new = raw.resolve()?;
         let mut change = merge(&self.in_force, new);
         self.in_force = change.config.clone();
         let before = std::mem::replace(&mut self.waiting, change.waiting.clone());
@@ -63,6 +73,18 @@ impl ConfigReloader {
         let same = change.applied.is_empty() && change.waiting.is_empty() && change.withdrawn.is_empty();
         Ok((!same).then_some(change))
     }
+}
+
+fn listen_of(metrics: &Option<MetricsConfig>) -> Option<&MetricsListen> {
+    metrics.as_ref().map(|metrics| &metrics.listen)
+}
+
+fn access_of(metrics: &Option<MetricsConfig>) -> MetricsAccess {
+    metrics.as_ref().map(|metrics| metrics.access.clone()).unwrap_or_default()
+}
+
+fn stamped(files: Vec<PathBuf>) -> Vec<(PathBuf, Option<FileStamp>)> {
+    files.into_iter().map(|path| (path.clone(), FileStamp::read(&path))).collect()
 }
 
 /// A setting or section, compared.
@@ -73,7 +95,7 @@ struct Compared {
 }
 
 /// Compares all settings. The full destructuring makes a new setting a compile error until it is compared here.
-fn compare(old: &Config, new: &Config) -> [Compared; 24] {
+fn compare(old: &Config, new: &Config) -> [Compared; 25] {
     let Config {
         listen,
         socket_mode,
@@ -95,6 +117,7 @@ fn compare(old: &Config, new: &Config) -> [Compared; 24] {
         pull,
         registries,
         metrics,
+        metrics_files: _,
         tracing,
         origin: _,
     } = new;
@@ -111,7 +134,8 @@ fn compare(old: &Config, new: &Config) -> [Compared; 24] {
         live("network.mode", old.network.mode != *mode),
         live("network.cni", old.network.cni != *cni),
         live("image (limits of pulls)", old.pull != *pull),
-        live("metrics.listen", old.metrics != *metrics),
+        live("metrics.listen", listen_of(&old.metrics) != listen_of(metrics)),
+        live("metrics (certificate and token)", access_of(&old.metrics) != access_of(metrics)),
         live("image.pinned", old.pinned != *pinned),
         live("registries", old.registries != *registries),
         restart("listen", old.listen != *listen),
@@ -154,7 +178,7 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::time::Duration;
 
     use super::super::{LogFormat, MismatchPolicy, NetworkMode};
@@ -267,6 +291,29 @@ mod tests {
         fs::remove_file(env.file()).unwrap();
         env.write("[stop]\ngrace_max = 7");
         assert_eq!(reload.read().unwrap().unwrap().config.stop.grace_max, Duration::from_secs(7));
+    }
+
+    #[test]
+    fn a_renewed_token_is_applied_without_a_change_of_the_configuration() {
+        let env = TestEnv::new();
+        let token = env.dir.path().join("token");
+        let put = |text: &str, mode| {
+            fs::write(&token, text).unwrap();
+            fs::set_permissions(&token, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        put("0123456789abcdef", 0o600);
+        env.write(&format!("[metrics]\nlisten = \"127.0.0.1:9\"\ntoken_file = {token:?}"));
+        let mut reload = env.reload();
+        assert!(!reload.is_due());
+        put("a renewal in progress", 0o600);
+        assert!(reload.is_due() && reload.read().is_err() && !reload.is_due());
+        put("fedcba9876543210", 0o600);
+        assert!(reload.is_due());
+        let change = reload.read().unwrap().unwrap();
+        assert_eq!(change.applied, ["metrics (certificate and token)"]);
+        assert!(change.config.metrics.unwrap().access.token.unwrap().matches(b"fedcba9876543210"));
+        put("fedcba9876543210", 0o644);
+        assert!(reload.is_due() && reload.read().is_err());
     }
 
     #[test]

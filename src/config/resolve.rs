@@ -1,7 +1,6 @@
 //! Checks the settings of a file and converts them to those that the daemon uses.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,10 +8,10 @@ use model::CgroupPath;
 use model::pod_resources::InvalidName;
 use tracing_subscriber::EnvFilter;
 
-use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
+use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawResources, RawShim, RawStop};
 use super::{
     CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, PinnedImages,
-    ResourcesConfig, StopConfig, handlers, network, registries, stream_server, tracing,
+    ResourcesConfig, StopConfig, handlers, metrics, network, registries, stream_server, tracing,
 };
 
 /// A setting with an invalid value.
@@ -50,15 +49,15 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         network,
         image,
         stream,
-        metrics: RawMetrics { listen: metrics },
+        metrics,
         tracing,
         handlers,
         registries,
         origin,
     } = raw;
     let listen = socket("listen", listen)?;
-    let metrics = metrics_listen(&metrics)?;
-    if metrics == Some(MetricsListen::Socket(listen.clone())) {
+    let (metrics_files, metrics) = (metrics::files(&metrics), metrics::resolve(&metrics)?);
+    if metrics.as_ref().is_some_and(|metrics| metrics.listen == MetricsListen::Socket(listen.clone())) {
         return Err(invalid("metrics.listen", "must differ from listen"));
     }
     let (root, state) = (absolute("root", root)?, absolute("state", state)?);
@@ -88,6 +87,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         pinned: PinnedImages::parse(&image.pinned)?,
         stream: stream_server::resolve(&stream)?,
         metrics,
+        metrics_files,
         tracing: tracing::resolve(tracing)?,
         origin,
     })
@@ -99,32 +99,12 @@ pub(super) fn socket_path(key: &str, text: PathBuf) -> Result<PathBuf, InvalidSe
 }
 
 /// Checks the path of a Unix socket.
-fn socket(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
+pub(super) fn socket(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
     let path = socket_path(key, path)?;
     if path.as_os_str().len() > SOCKET_PATH_MAX {
         return Err(invalid(key, format_args!("must be at most {SOCKET_PATH_MAX} bytes")));
     }
     absolute(key, path)
-}
-
-/// Parses the address for metrics. Only local ones are accepted, since metrics show the pods of this
-/// node to any client.
-fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
-    let key = "metrics.listen";
-    if text.is_empty() {
-        return Ok(None);
-    }
-    if text.starts_with('/') || text.starts_with("unix:") {
-        return Ok(Some(MetricsListen::Socket(socket(key, text.into())?)));
-    }
-    match text.parse::<SocketAddr>() {
-        Err(_) => Err(invalid(key, format_args!("must be ADDRESS:PORT or an absolute path, got {text:?}"))),
-        Ok(address) if !address.ip().is_loopback() => {
-            Err(invalid(key, format_args!("must be a loopback address, got {address}")))
-        }
-        Ok(address) if address.port() == 0 => Err(invalid(key, format_args!("port must not be 0, got {address}"))),
-        Ok(address) => Ok(Some(MetricsListen::Loopback(address))),
-    }
 }
 
 fn pull_limits(image: &RawImage) -> Result<image::Limits, InvalidSetting> {

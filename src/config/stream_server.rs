@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,20 +25,20 @@ pub struct StreamConfig {
     /// Port 0: the kernel selects a free port.
     pub listen: SocketAddr,
     /// The certificate for TLS; `None`: plain HTTP.
-    pub identity: Option<StreamIdentity>,
+    pub identity: Option<ServerIdentity>,
     pub times: Timeouts,
 }
 
 /// A certificate chain and its key, as PEM. Checked to match each other; never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StreamIdentity {
+pub struct ServerIdentity {
     chain: Vec<u8>,
     key: Vec<u8>,
 }
 
-impl fmt::Debug for StreamIdentity {
+impl fmt::Debug for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StreamIdentity")
+        f.write_str("ServerIdentity")
     }
 }
 
@@ -46,7 +47,28 @@ impl fmt::Debug for StreamIdentity {
 #[error("{0}")]
 pub struct InvalidIdentity(String);
 
-impl StreamIdentity {
+impl ServerIdentity {
+    /// `chain` and `key` are PEM.
+    #[must_use]
+    pub fn new(chain: Vec<u8>, key: Vec<u8>) -> Self {
+        Self { chain, key }
+    }
+
+    /// Reads the files of two settings, each with its key; `None` without both.
+    pub(super) fn read(cert: (&str, &Path), key: (&str, &Path)) -> Result<Option<Self>, InvalidSetting> {
+        match (is_empty(cert.1), is_empty(key.1)) {
+            (true, true) => Ok(None),
+            (false, true) => Err(invalid(cert.0, format_args!("requires {}", key.0))),
+            (true, false) => Err(invalid(key.0, format_args!("requires {}", cert.0))),
+            (false, false) => {
+                let chain = read(cert.0, cert.1, Readers::Anyone)?;
+                let identity = Self::new(chain, read(key.0, key.1, Readers::OwnerAlone)?);
+                identity.server().map_err(|bad| unusable(cert.0, cert.1, format_args!("cannot be used: {bad}")))?;
+                Ok(Some(identity))
+            }
+        }
+    }
+
     /// Returns the TLS configuration of a server with this certificate.
     pub fn server(&self) -> Result<ServerConfig, InvalidIdentity> {
         let bad = |what: &str, error: &dyn fmt::Display| InvalidIdentity(format!("{what}: {error}"));
@@ -62,19 +84,7 @@ impl StreamIdentity {
 
 pub(super) fn resolve(raw: &RawStream) -> Result<StreamConfig, InvalidSetting> {
     let RawStream { listen, cert, key, idle_timeout, creation_timeout } = raw;
-    let identity = match (is_empty(cert), is_empty(key)) {
-        (true, true) => None,
-        (false, true) => return Err(invalid("stream.cert", "requires stream.key")),
-        (true, false) => return Err(invalid("stream.key", "requires stream.cert")),
-        (false, false) => {
-            let identity = StreamIdentity {
-                chain: read("stream.cert", cert, Readers::Anyone)?,
-                key: read("stream.key", key, Readers::OwnerAlone)?,
-            };
-            identity.server().map_err(|bad| unusable("stream.cert", cert, format_args!("cannot be used: {bad}")))?;
-            Some(identity)
-        }
-    };
+    let identity = ServerIdentity::read(("stream.cert", cert), ("stream.key", key))?;
     let at = "stream.listen";
     let address: SocketAddr =
         listen.parse().map_err(|_| invalid(at, format_args!("must be ADDRESS:PORT, got {listen:?}")))?;

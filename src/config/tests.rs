@@ -99,14 +99,14 @@ fn pull_limits_and_the_metrics_address_are_resolved() {
     assert_eq!(raw.clone().resolve().unwrap().metrics, None);
     (raw.image.downloads, raw.image.pull_memory, raw.image.stall_timeout) = (5, 64 << 20, 7);
     for (text, listen) in [
-        ("127.0.0.1:9099", MetricsListen::Loopback(([127, 0, 0, 1], 9099).into())),
-        ("[::1]:1", MetricsListen::Loopback("[::1]:1".parse().unwrap())),
+        ("127.0.0.1:9099", MetricsListen::Address(([127, 0, 0, 1], 9099).into())),
+        ("[::1]:1", MetricsListen::Address("[::1]:1".parse().unwrap())),
         ("/run/x.sock", MetricsListen::Socket("/run/x.sock".into())),
         ("unix:///run/x.sock", MetricsListen::Socket("/run/x.sock".into())),
     ] {
         raw.metrics.listen = text.to_owned();
         let config = raw.clone().resolve().unwrap();
-        assert_eq!(config.metrics, Some(listen));
+        assert_eq!(config.metrics, Some(MetricsConfig { listen, access: MetricsAccess::default() }));
         let image::Limits { downloads, memory_bytes, stall, .. } = config.pull;
         assert_eq!((downloads, memory_bytes, stall), (5, 64 << 20, Duration::from_secs(7)));
     }

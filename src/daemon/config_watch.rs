@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{ConfigChange, ConfigReloader, MetricsListen, RegistryReloader};
+use config::{ConfigChange, ConfigReloader, MetricsConfig, RegistryReloader};
 use model::error_chain::chain;
 use sync::Mutex;
 use sync::threads::ORDINARY;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use crate::images::refresh_registries;
 use crate::logging::LogLevel;
-use crate::metrics::{self, ListenError, Listener, MetricsServer, Sources};
+use crate::metrics::{self, Access, ListenError, Listener, MetricsServer, Sources};
 use crate::runtime::Runtime;
 
 /// The interval between two checks of the file.
@@ -38,29 +38,30 @@ pub(crate) struct Settings {
     pub(crate) reload: Mutex<ConfigReloader>,
 }
 
-/// The metrics endpoint: its address, its task and the sources of its values.
+/// The metrics endpoint: its settings, its task and the sources of its values.
 pub(crate) struct Endpoint {
-    pub(crate) listen: Option<MetricsListen>,
+    pub(crate) config: Option<MetricsConfig>,
     pub(crate) telling: Option<MetricsServer>,
     pub(crate) sources: Sources,
 }
 
 impl Endpoint {
-    /// Moves the endpoint to `listen`, or closes it. After an error it stays where it was.
-    fn move_to(&mut self, listen: Option<&MetricsListen>) -> Result<(), ListenError> {
-        if self.listen.as_ref() == listen {
-            return Ok(());
-        }
-        let here = tokio::runtime::Handle::current();
-        self.telling = match listen {
-            Some(listen) => {
-                let listener = here.block_on(Listener::bind(listen))?;
+    /// Applies new settings: moves the endpoint, closes it, or changes its certificate and token. After an error
+    /// it stays as it was.
+    fn change_to(&mut self, config: Option<&MetricsConfig>) -> Result<(), ListenError> {
+        match (config, self.config.as_ref(), self.telling.as_ref()) {
+            (new, old, _) if new == old => return Ok(()),
+            (Some(new), Some(old), Some(server)) if new.listen == old.listen => server.access().set(&new.access)?,
+            (Some(new), _, _) => {
+                let here = tokio::runtime::Handle::current();
+                let access = Access::new(&new.access)?;
+                let listener = here.block_on(Listener::bind(&new.listen))?;
                 let _runtime = here.enter();
-                Some(metrics::write_metrics(listener, self.sources.clone()))
+                self.telling = Some(metrics::write_metrics(listener, access, self.sources.clone()));
             }
-            None => None,
-        };
-        self.listen = listen.cloned();
+            (None, _, _) => self.telling = None,
+        }
+        self.config = config.cloned();
         Ok(())
     }
 }
@@ -113,14 +114,14 @@ impl Settings {
             tracing::warn!(error = chain(&error), "cannot set the log level; keeping the previous one");
         }
         let mut metrics = self.metrics.lock();
-        if let Err(error) = metrics.move_to(config.metrics.as_ref()) {
+        if let Err(error) = metrics.change_to(config.metrics.as_ref()) {
             tracing::warn!(
                 error = chain(&error),
                 "metrics.listen: cannot open the new endpoint; still serving the previous one"
             );
-            applied.retain(|key| *key != "metrics.listen");
-            config.metrics.clone_from(&metrics.listen);
-            reload.still_listens(metrics.listen.clone());
+            applied.retain(|key| !key.starts_with("metrics"));
+            config.metrics.clone_from(&metrics.config);
+            reload.still_listens(metrics.config.clone());
         }
         self.runtime.set_settings(config);
         if !applied.is_empty() {

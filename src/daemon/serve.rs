@@ -110,7 +110,10 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'st
     let mut state = lock_directories(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {
-        Some(listen) => Some(metrics::Listener::bind(listen).await?),
+        Some(config) => {
+            let access = metrics::Access::new(&config.access).map_err(metrics::ListenError::from)?;
+            Some((metrics::Listener::bind(&config.listen).await?, access))
+        }
         None => None,
     };
     let clients = stream_server::Listener::bind(&config.stream).await?;
@@ -126,8 +129,8 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'st
     let tally = spans.as_ref().map(Spans::counters).unwrap_or_default();
     let (source, durations) = (Arc::clone(&runtime), Arc::clone(&latencies));
     let sources = metrics::Sources { commit, runtime: source, latencies: durations, spans: tally };
-    let telling = metrics.map(|listener| metrics::write_metrics(listener, sources.clone()));
-    let metrics = Mutex::new(config_watch::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
+    let telling = metrics.map(|(listener, access)| metrics::write_metrics(listener, access, sources.clone()));
+    let metrics = Mutex::new(config_watch::Endpoint { config: runtime.config().metrics.clone(), telling, sources });
     let trace = TraceLayer::new(Arc::clone(&latencies), spans.as_ref().map(Spans::sampler));
     let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
     let _feeding = watchdog::notify_watchdog(&runtime);

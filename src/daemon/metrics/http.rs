@@ -1,19 +1,16 @@
 //! The HTTP/1.1 endpoint of metrics: `GET` and `HEAD` of `/metrics`, `/healthz` and `/`.
 //!
-//! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins within
-//! [`TIMEOUT`]: silent, slow and idle clients make room for others.
+//! Connections stay open for [`REQUESTS_MAX`] requests, and close when no new request begins in
+//! time: silent, slow and idle clients make room for others.
 
 use std::convert::Infallible;
-use std::io;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use config::MetricsListen;
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -22,24 +19,16 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use sync::threads::ORDINARY;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinHandle;
+use tokio::sync::Notify;
 
-use crate::socket::{Socket, SocketError};
+use super::listener::Access;
 
-/// The time from the start of a connection or request to its end or the next request.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections that are served at the same time; more wait to be accepted.
-const CONNECTIONS: usize = 16;
 /// Requests of one connection; more would keep its place from clients that wait.
 const REQUESTS_MAX: usize = 16;
 /// The longest head of a request, in bytes; hyper accepts no less.
 const HEAD_MAX: usize = 8 << 10;
 /// The time for the daemon to read its own state; systemd's watchdog has the same check.
 const HEALTH_MAX: Duration = Duration::from_secs(5);
-/// The pause after a connection could not be accepted, for example because all descriptors are in use.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const INDEX: &str = concat!(
     "crisp ",
     env!("CARGO_PKG_VERSION"),
@@ -48,17 +37,6 @@ const INDEX: &str = concat!(
      /healthz   200 if the daemon can read its own state, otherwise 503\n"
 );
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-
-/// A metrics endpoint that could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    #[error("opening the metrics endpoint at {address} (metrics.listen)")]
-    Address { address: SocketAddr, source: io::Error },
-    #[error("registering the socket of the metrics endpoint with the async runtime")]
-    Wait(#[source] io::Error),
-}
 
 /// The contents of the endpoint. Both functions may block.
 pub(super) trait Site: Send + Sync + 'static {
@@ -69,72 +47,10 @@ pub(super) trait Site: Send + Sync + 'static {
     fn check(&self);
 }
 
-/// A listening TCP or Unix socket.
-#[derive(Debug)]
-pub(crate) enum Listener {
-    Address(TcpListener),
-    Socket {
-        listener: UnixListener,
-        /// Removes the socket's file when dropped.
-        _file: Socket,
-    },
-}
-
-/// The running endpoint; ends when dropped.
-#[derive(Debug)]
-pub(crate) struct MetricsServer(JoinHandle<()>);
-
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl Listener {
-    pub(crate) async fn bind(listen: &MetricsListen) -> Result<Self, ListenError> {
-        match listen {
-            MetricsListen::Loopback(address) => match TcpListener::bind(address).await {
-                Ok(listener) => Ok(Self::Address(listener)),
-                Err(source) => Err(ListenError::Address { address: *address, source }),
-            },
-            MetricsListen::Socket(path) => {
-                let (file, listener) = Socket::bind(path, 0o600, None)?;
-                let listener = UnixListener::from_std(listener).map_err(ListenError::Wait)?;
-                Ok(Self::Socket { listener, _file: file })
-            }
-        }
-    }
-
-    /// Answers requests with the current contents of `site`.
-    pub(super) fn answer_with(self, site: impl Site) -> MetricsServer {
-        MetricsServer(tokio::spawn(self.serve(Arc::new(site), TIMEOUT)))
-    }
-
-    async fn serve(self, site: Arc<impl Site>, timeout: Duration) {
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            // The semaphore is never closed.
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-            let site = Arc::clone(&site);
-            let accepted = match &self {
-                Self::Address(listener) => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move { serve_connection(stream, site, timeout, place).await });
-                }),
-                Self::Socket { listener, _file } => listener.accept().await.map(|(stream, _)| {
-                    tokio::spawn(async move { serve_connection(stream, site, timeout, place).await });
-                }),
-            };
-            if let Err(error) = accepted {
-                tracing::warn!(%error, "the metrics endpoint cannot accept a connection; will retry");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-}
-
 /// Serves the requests of one connection; `_place` is free again at its end.
-async fn serve_connection<P>(
+pub(super) async fn serve_connection<P>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    access: Access,
     site: Arc<impl Site>,
     timeout: Duration,
     _place: P,
@@ -143,9 +59,9 @@ async fn serve_connection<P>(
     let service = service_fn(|request: Request<Incoming>| {
         begun.notify_one();
         let is_last = count.fetch_add(1, Ordering::Relaxed) + 1 >= REQUESTS_MAX;
-        let site = Arc::clone(&site);
+        let (access, site) = (access.clone(), Arc::clone(&site));
         async move {
-            let mut response = respond(&request, site).await;
+            let mut response = respond(&request, &access, site).await;
             if is_last || response.status() != StatusCode::OK {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
@@ -174,8 +90,14 @@ async fn serve_connection<P>(
     }
 }
 
-async fn respond<B>(request: &Request<B>, site: Arc<impl Site>) -> Response<Full<Bytes>> {
+async fn respond<B>(request: &Request<B>, access: &Access, site: Arc<impl Site>) -> Response<Full<Bytes>> {
     let is_head = request.method() == Method::HEAD;
+    if !access.allows(request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes)) {
+        let mut response =
+            text(StatusCode::UNAUTHORIZED, "expected the token of metrics.token_file\n".to_owned(), is_head);
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
+    }
     if !is_head && request.method() != Method::GET {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "expected GET or HEAD\n".to_owned(), false);
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

@@ -1,7 +1,12 @@
+use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+
+use config::MetricsListen;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::task::JoinHandle;
 
 use super::*;
+use crate::metrics::listener::{CONNECTIONS, Listener, TIMEOUT};
 
 /// A site with this text; its state cannot be read within the time.
 struct Page(&'static str, Duration);
@@ -16,14 +21,22 @@ impl Site for Page {
     }
 }
 
+struct Served(JoinHandle<()>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 const PAGE: Page = Page("a 1\n", Duration::ZERO);
 
-async fn on_loopback(timeout: Duration) -> (MetricsServer, SocketAddr) {
+async fn on_loopback(timeout: Duration) -> (Served, SocketAddr) {
     // Port 0 is not a valid setting: the kernel chooses a free port.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let serve = Listener::Address(listener).serve(Arc::new(PAGE), timeout);
-    (MetricsServer(tokio::spawn(serve)), address)
+    let serve = Listener::Address(listener).serve(Access::default(), Arc::new(PAGE), timeout);
+    (Served(tokio::spawn(serve)), address)
 }
 
 /// Sends a request, closes the sending side, and returns the answer.
@@ -131,7 +144,7 @@ async fn a_socket_is_for_root_alone_and_is_removed_with_its_listener() {
     let path = dir.path().join("metrics.sock");
     let listener = Listener::bind(&MetricsListen::Socket(path.clone())).await.unwrap();
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let server = listener.answer_with(Page("b 2\n", Duration::ZERO));
+    let server = listener.answer_with(Access::default(), Page("b 2\n", Duration::ZERO));
     let mut stream = UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut answer = String::new();

@@ -10,6 +10,7 @@ mod effective;
 mod exits;
 mod http;
 mod images;
+mod listener;
 mod pods;
 mod process;
 mod requests;
@@ -23,7 +24,7 @@ use crate::grpc::Latencies;
 use crate::otel::SpanCounters;
 use crate::runtime::Runtime;
 use http::Site;
-pub(crate) use http::{ListenError, Listener, MetricsServer};
+pub(crate) use listener::{Access, ListenError, Listener, MetricsServer};
 use text::{Exposition, Kind};
 
 /// The sources of the values.
@@ -36,9 +37,9 @@ pub(crate) struct Sources {
     pub(crate) spans: Arc<SpanCounters>,
 }
 
-/// Serves metrics on `listener` until the result is dropped.
-pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServer {
-    listener.answer_with(sources)
+/// Serves metrics on `listener` to clients that `access` allows, until the result is dropped.
+pub(crate) fn write_metrics(listener: Listener, access: Access, sources: Sources) -> MetricsServer {
+    listener.answer_with(access, sources)
 }
 
 impl Site for Sources {

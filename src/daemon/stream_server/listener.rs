@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{InvalidIdentity, StreamConfig, StreamIdentity};
+use config::{InvalidIdentity, ServerIdentity, StreamConfig};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -72,7 +72,7 @@ impl Listener {
         let bind_error = |source| BindError::Bind { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
-        let tls = config.identity.as_ref().map(StreamIdentity::server).transpose()?;
+        let tls = config.identity.as_ref().map(ServerIdentity::server).transpose()?;
         let tls = tls.map(|server| Tls(TlsAcceptor::from(Arc::new(server))));
         let scheme = if tls.is_some() { "https" } else { "http" };
         Ok(Self { listener, tls, streaming: Arc::new(StreamServer { tokens: Tokens::default(), scheme, address }) })
