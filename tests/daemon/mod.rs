@@ -7,6 +7,7 @@ mod health;
 mod lists;
 mod metrics;
 mod pod_resources;
+mod prometheus;
 mod reload;
 mod requests;
 mod secrets;

@@ -111,8 +111,12 @@ impl StreamedRpc {
         let _in_span = self.span.enter();
         match failure {
             None => tracing::info!(?duration, "image import or export complete"),
-            Some(_) if disconnected => tracing::info!(after = ?duration, "the client of an image import or export disconnected"),
-            Some(failure) => tracing::error!(?duration, ?code, error = failure.message(), "image import or export failed"),
+            Some(_) if disconnected => {
+                tracing::info!(after = ?duration, "the client of an image import or export disconnected")
+            }
+            Some(failure) => {
+                tracing::error!(?duration, ?code, error = failure.message(), "image import or export failed")
+            }
         }
     }
 }

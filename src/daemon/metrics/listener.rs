@@ -155,7 +155,7 @@ impl Listener {
                 }),
             };
             if let Err(error) = accepted {
-                tracing::warn!(%error, "cannot accept a metrics connection");
+                tracing::warn!(%error, "the metrics endpoint cannot accept a connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

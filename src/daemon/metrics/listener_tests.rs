@@ -53,7 +53,7 @@ async fn handshake(stream: TcpStream, trusted: &CertificateDer<'static>) -> io::
 }
 
 /// Sends a request with these headers, and returns the status of the answer, "" without an answer.
-async fn ask(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, headers: &str) -> String {
+async fn get(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin, headers: &str) -> String {
     let request = format!("GET /metrics HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
     if stream.write_all(request.as_bytes()).await.is_err() {
         return String::new();
@@ -78,7 +78,7 @@ async fn every_path_requires_the_whole_token() {
         ("Authorization: Bearer \r\n".to_owned(), "401"),
         ("Authorization: é\r\n".to_owned(), "401"),
     ] {
-        assert_eq!(ask(connect(address, 1).await.unwrap(), &header).await, status, "{header}");
+        assert_eq!(get(connect(address, 1).await.unwrap(), &header).await, status, "{header}");
     }
     for path in ["/", "/healthz", "/other"] {
         let mut stream = connect(address, 1).await.unwrap();
@@ -97,14 +97,14 @@ async fn a_new_certificate_and_token_apply_without_a_new_socket() {
     let (server, address) = serve(&MetricsAccess { identity: Some(first), token: token(TOKEN) }, TIMEOUT).await;
     let header = format!("Authorization: Bearer {TOKEN}\r\n");
     let stream = handshake(connect(address, 1).await.unwrap(), &trusted).await.unwrap();
-    assert_eq!(ask(stream, &header).await, "200");
+    assert_eq!(get(stream, &header).await, "200");
     let later = "fedcba9876543210";
     server.access().set(&MetricsAccess { identity: Some(second), token: token(later) }).unwrap();
     assert!(handshake(connect(address, 1).await.unwrap(), &trusted).await.is_err());
     let stream = handshake(connect(address, 1).await.unwrap(), &trusted_later).await.unwrap();
-    assert_eq!(ask(stream, &header).await, "401");
+    assert_eq!(get(stream, &header).await, "401");
     let stream = handshake(connect(address, 1).await.unwrap(), &trusted_later).await.unwrap();
-    assert_eq!(ask(stream, &format!("Authorization: Bearer {later}\r\n")).await, "200");
+    assert_eq!(get(stream, &format!("Authorization: Bearer {later}\r\n")).await, "200");
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn a_client_without_tls_gets_no_metrics() {
     let access = MetricsAccess { identity: Some(identity), token: BearerToken::parse(TOKEN.as_bytes()) };
     let (_server, address) = serve(&access, TIMEOUT).await;
     let header = format!("Authorization: Bearer {TOKEN}\r\n");
-    assert_eq!(ask(connect(address, 1).await.unwrap(), &header).await, "");
+    assert_eq!(get(connect(address, 1).await.unwrap(), &header).await, "");
 }
 
 #[tokio::test]
@@ -130,8 +130,8 @@ async fn a_host_that_opens_all_connections_and_stays_silent_leaves_places_to_oth
         }
         silent.push(stream);
     }
-    let asked = async { ask(handshake(connect(address, 3).await.unwrap(), &trusted).await.unwrap(), "").await };
-    let status = tokio::time::timeout(TIMEOUT / 2, asked).await;
+    let answered = async { get(handshake(connect(address, 3).await.unwrap(), &trusted).await.unwrap(), "").await };
+    let status = tokio::time::timeout(TIMEOUT / 2, answered).await;
     assert_eq!(status.as_deref(), Ok("200"));
     assert_eq!(silent.len(), CONNECTIONS * 3);
 }
@@ -153,7 +153,7 @@ async fn a_handshake_that_does_not_end_is_cut_off_and_frees_its_place() {
     // An alert, and the end.
     stream.read_to_end(&mut Vec::new()).await.ok();
     let stream = handshake(connect(address, 1).await.unwrap(), &trusted).await.unwrap();
-    assert_eq!(ask(stream, "").await, "200");
+    assert_eq!(get(stream, "").await, "200");
 }
 
 #[test]

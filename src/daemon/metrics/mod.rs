@@ -46,7 +46,11 @@ impl Site for Sources {
     fn metrics(&self) -> String {
         let Self { commit, runtime, latencies, spans } = self;
         let mut text = Exposition::default();
-        let mut build = text.family("crisp_build_info", Kind::Gauge, "Version and commit of the crisp daemon in the labels; the value is always 1.");
+        let mut build = text.family(
+            "crisp_build_info",
+            Kind::Gauge,
+            "Version and commit of the crisp daemon in the labels; the value is always 1.",
+        );
         build.sample(&[("version", env!("CARGO_PKG_VERSION")), ("commit", commit)], 1);
         process::write(&mut text);
         let store = runtime.images();

@@ -13,8 +13,7 @@ pub(super) fn write(text: &mut Exposition, latencies: &BTreeMap<String, Latency>
             family.sample(&[("rpc", rpc), ("code", code)], count);
         }
     }
-    let took =
-        "Duration of CRI requests by RPC; Import and Export to the end of their streams, other streams until they start.";
+    let took = "Duration of CRI requests by RPC; Import and Export to the end of their streams, other streams until they start.";
     let mut family = text.family("crisp_request_duration_seconds", Kind::Histogram, took);
     for (rpc, Latency { durations, codes: _ }) in latencies {
         family.histogram(&[("rpc", rpc)], durations);

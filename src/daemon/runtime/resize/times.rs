@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_of_microseconds_are_told_apart() {
+    fn durations_of_microseconds_have_buckets_of_their_own() {
         let times = ResizeTimes::default();
         for micros in [120, 180, 240] {
             times.add(Some((("down", "memory"), Duration::from_micros(micros))), 4096);
