@@ -15,7 +15,6 @@ mod container;
 mod container_state;
 mod error;
 pub mod error_chain;
-pub mod histogram;
 mod id;
 pub mod metrics;
 mod pod;

@@ -30,7 +30,7 @@ fn labels(Operation { verb, network, plugin }: &Operation) -> [(&str, &str); 3] 
 mod tests {
     use std::time::Duration;
 
-    use model::histogram::Histogram;
+    use model::metrics::histogram::Histogram;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use model::histogram::Histogram;
+use model::metrics::histogram::Histogram;
 
 /// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

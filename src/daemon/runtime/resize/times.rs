@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::histogram::Histogram;
+use model::metrics::histogram::Histogram;
 use sync::Mutex;
 
 use super::finished::FinishedResize;

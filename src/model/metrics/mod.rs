@@ -2,6 +2,8 @@
 //!
 //! A value that the kernel does not report is absent, never 0.
 
+pub mod histogram;
+
 use crate::stats::{DiskUsage, GroupUsage};
 
 /// One reading of the kernel's counters of a cgroup and those below it.
