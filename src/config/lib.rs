@@ -8,6 +8,7 @@
 
 mod file;
 mod handlers;
+mod log_level;
 mod metrics;
 mod network;
 mod pinned_images;

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use model::CgroupPath;
 use model::pod_resources::InvalidName;
-use tracing_subscriber::EnvFilter;
 
 use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawResources, RawShim, RawStop};
 use super::{
     CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, PinnedImages,
-    ResourcesConfig, StopConfig, handlers, metrics, network, registries, stream_server, tracing,
+    ResourcesConfig, StopConfig, handlers, log_level, metrics, network, registries, stream_server, tracing,
 };
 
 /// A setting with an invalid value.
@@ -173,7 +172,7 @@ fn group(text: &str) -> Result<Option<u32>, InvalidSetting> {
 }
 
 fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSetting> {
-    EnvFilter::try_new(&level).map_err(|e| invalid("log.level", format_args!("{level:?}: {e}")))?;
+    let level = log_level::parse(&level).map_err(|problem| invalid("log.level", problem))?;
     let format = match format.as_str() {
         "text" => LogFormat::Text,
         "json" => LogFormat::Json,
