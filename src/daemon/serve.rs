@@ -50,6 +50,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(
+        "the daemon must run as root, and runs as user {0}: cgroups, mounts and namespaces of pods need root; \
+         start it as root, for example with `systemctl start crisp`"
+    )]
+    NotRoot(u32),
+    #[error(
         "the daemon runs in a chroot, which containers could leave: \
          start it in a mount namespace with this root (pivot_root)"
     )]
@@ -102,6 +107,10 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'st
 }
 
 async fn run(config: Config, level: LogLevel, spans: Option<Spans>, commit: &'static str) -> Result<(), ServeError> {
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        return Err(ServeError::NotRoot(user.as_raw()));
+    }
     match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),

@@ -13,6 +13,8 @@ use super::super::verbose_info::DaemonInfo;
 use super::finding::Finding;
 
 const TOPIC: &str = "daemon";
+/// The reason of NetworkReady=false with network.mode = "none".
+const NETWORK_OFF: &str = "NetworkOff";
 
 /// Answers of the daemon.
 pub(super) struct Answer {
@@ -81,7 +83,12 @@ pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
             Finding::ok(TOPIC, r#type.clone(), what)
         } else {
             let hint = "see the findings above and the daemon's log";
-            Finding::warn(TOPIC, r#type.clone(), format!("false ({reason}): {message}"), hint)
+            let what = format!("false ({reason}): {message}");
+            // With network.mode = "none" pods run, though a kubelet keeps the node NotReady.
+            match reason.as_str() {
+                NETWORK_OFF => Finding::warn(TOPIC, r#type.clone(), what, hint),
+                _ => Finding::missing(TOPIC, r#type.clone(), what, hint).essential(),
+            }
         });
     }
     match verbose_info::read::<DaemonInfo>(&answer.status.info) {

@@ -49,6 +49,8 @@ pub enum CheckError {
     Command(#[from] CommandError),
     #[error("pods cannot run on this host: {0}")]
     CannotRun(String),
+    #[error("not root: this program runs as user {0}, which cannot check this host; run it as root")]
+    NotRoot(u32),
     #[error("{0}")]
     Failed(String),
     #[error("crisp check was interrupted; its test pod and image were removed")]
@@ -92,6 +94,10 @@ async fn check_host(settings: CommonArgs, json: bool) -> Result<(), CheckError> 
     print::findings(&found, json).map_err(CommandError::Print)?;
     match found.iter().find(|one| one.essential && one.level == finding::Level::Missing) {
         None => Ok(()),
+        // A user other than root cannot see everything: it is unknown, not missing.
+        Some(_) if !rustix::process::geteuid().is_root() => {
+            Err(CheckError::NotRoot(rustix::process::geteuid().as_raw()))
+        }
         Some(lacking) => Err(CheckError::CannotRun(format!("{} {}: {}", lacking.topic, lacking.name, lacking.what))),
     }
 }

@@ -42,7 +42,12 @@ fn summary(found: &[Finding]) -> String {
     let count = |level| found.iter().filter(|one| one.level == level).count();
     let (warn, missing) = (count(Level::Warn), count(Level::Missing));
     let rest = format!("{} ok, {warn} warnings, {missing} missing", count(Level::Ok));
-    if can_run(found) {
+    let condition_false = |one: &&Finding| one.level != Level::Ok && one.name.ends_with("Ready");
+    if !rustix::process::geteuid().is_root() {
+        format!("not root, so it is unknown whether pods can run on this host: {rest}")
+    } else if let (true, Some(condition)) = (can_run(found), found.iter().find(condition_false)) {
+        format!("pods can run on this host, but {} is {}; {rest}", condition.name, condition.what)
+    } else if can_run(found) {
         format!("pods can run on this host: {rest}")
     } else {
         format!("pods cannot run on this host: {rest}")
