@@ -76,5 +76,5 @@ pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::release::ReleaseError;
 pub use limits::v2::weight;
 pub use limits::value::{KnobValue, Value};
-pub use stats::{MemoryAbove, ReadBuffer, ReadError};
+pub use stats::{MemoryAbove, MemoryExtent, ReadBuffer, ReadError};
 pub use systemd::{BusError, ReloadWatcher, SyncError, Systemd, SystemdError, slice};

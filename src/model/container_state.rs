@@ -29,6 +29,14 @@ impl Exit {
             (None, false, _) => "Error",
         }
     }
+
+    /// Returns more about an exit that the program did not cause.
+    #[must_use]
+    pub fn detail(&self) -> Option<&str> {
+        match self.abnormal.as_ref()? {
+            AbnormalExit::Start(why) | AbnormalExit::Lost(why) => Some(why),
+        }
+    }
 }
 
 /// An exit that the container's program did not cause.

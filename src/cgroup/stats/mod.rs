@@ -23,6 +23,7 @@
 mod counters;
 #[cfg(test)]
 mod counters_tests;
+mod extent;
 mod memory_above;
 mod pressure;
 mod read;
@@ -38,6 +39,7 @@ use std::time::SystemTime;
 use model::metrics::{CpuCounters, MemoryCounters};
 use model::stats::{GroupUsage, MemoryUsage, Pressure, SwapUsage, TaskCount};
 
+pub use extent::MemoryExtent;
 pub use memory_above::MemoryAbove;
 pub use read::{ReadBuffer, ReadError};
 pub(crate) use read::{absent, keyed};

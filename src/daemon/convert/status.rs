@@ -4,20 +4,11 @@ use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::{AbnormalExit, ContainerState, Exit, PodState};
+use model::{ContainerState, PodState};
 
 use super::{container, image, mount, pod, resources, security, signal};
 use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord};
 
-/// The exit code was 0.
-const COMPLETED: &str = "Completed";
-/// The exit code was not 0.
-const ERROR: &str = "Error";
-const OOM_KILLED: &str = "OOMKilled";
-/// The program could not be executed.
-const START_ERROR: &str = "StartError";
-/// The shim exited before the container.
-const SHIM_LOST: &str = "ShimLost";
 /// The record of the container or its pod cannot be read.
 const UNREADABLE: &str = "RecordUnreadable";
 
@@ -205,15 +196,9 @@ fn moment(phase: &ContainerState) -> Moment {
     match phase {
         ContainerState::Created { pid: _ } => Moment::default(),
         ContainerState::Running { pid: _, started } => Moment { started: Some(*started), ..Moment::default() },
-        ContainerState::Exited { started, exit: Exit { code, at, oom, abnormal: trouble } } => {
-            let (reason, message) = match (trouble, oom, code) {
-                (Some(AbnormalExit::Start(why)), _, _) => (START_ERROR, why.clone()),
-                (Some(AbnormalExit::Lost(why)), _, _) => (SHIM_LOST, why.clone()),
-                (None, true, _) => (OOM_KILLED, String::new()),
-                (None, false, 0) => (COMPLETED, String::new()),
-                (None, false, _) => (ERROR, String::new()),
-            };
-            Moment { started: *started, finished: Some(*at), code: *code, reason, message }
+        ContainerState::Exited { started, exit } => {
+            let message = exit.detail().unwrap_or_default().to_owned();
+            Moment { started: *started, finished: Some(exit.at), code: exit.code, reason: exit.reason(), message }
         }
     }
 }

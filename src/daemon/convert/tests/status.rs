@@ -1,6 +1,8 @@
 use std::num::NonZeroU32;
 
 use super::super::tests::support::{container_config, container_record, map, pod_config, pod_record, time};
+use model::{AbnormalExit, Exit};
+
 use super::*;
 
 const SECOND: i64 = 1_000_000_000;
