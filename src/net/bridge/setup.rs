@@ -63,6 +63,28 @@ impl Bridge {
         Ok(dropping.map(warn).collect())
     }
 
+    /// Checks whether the bridge exists or can be created, and changes nothing.
+    pub fn check(&self) -> Result<(), NotReady> {
+        let state = self.lock();
+        self.acquire()?;
+        let socket = Socket::route().map_err(NotReady::Bridge)?;
+        let host = Host::read_host(&socket).map_err(NotReady::Bridge)?;
+        let bridge = self.own_link(&host)?;
+        self.check_overlap(&state, &host, bridge)
+    }
+
+    /// Returns the bridge, if it exists.
+    fn own_link<'a>(&self, host: &'a Host) -> Result<Option<&'a Link>, NotReady> {
+        let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);
+        match bridge.filter(|link| link.kind != "bridge") {
+            Some(other) => {
+                let kind = if other.kind.is_empty() { "hardware" } else { &other.kind }.to_owned();
+                Err(NotReady::NoBridge { name: other.name.clone(), kind })
+            }
+            None => Ok(bridge),
+        }
+    }
+
     /// Ensures that the bridge and the rules are as expected.
     pub(super) fn ensure(&self, state: &mut State) -> Result<BridgeLink, NotReady> {
         match state.made {
@@ -80,11 +102,7 @@ impl Bridge {
         self.acquire()?;
         let socket = Socket::route().map_err(NotReady::Bridge)?;
         let host = Host::read_host(&socket).map_err(NotReady::Bridge)?;
-        let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);
-        if let Some(other) = bridge.filter(|link| link.kind != "bridge") {
-            let kind = if other.kind.is_empty() { "hardware" } else { &other.kind }.to_owned();
-            return Err(NotReady::NoBridge { name: other.name.clone(), kind });
-        }
+        let bridge = self.own_link(&host)?;
         self.check_overlap(state, &host, bridge)?;
         let mtu = self.settings.mtu.or(host_routes::uplink_mtu(&host.routes, &host.links)).unwrap_or(MTU);
         let mtu = mtu.clamp(MTU_MIN, MTU_MAX);

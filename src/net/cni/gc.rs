@@ -23,10 +23,20 @@ use crate::attachment::INTERFACE;
 pub struct GcReport {
     /// Pods that were detached.
     pub detached: Vec<String>,
+    /// The identities of these pods, as far as their records have them.
+    pub identities: BTreeMap<String, PodIdentity>,
     /// Networks whose plugins received GC.
     pub networks: Vec<String>,
     /// Failures to retry later.
     pub failed: Vec<GcFailure>,
+}
+
+/// The identity of a pod, as plugins received it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodIdentity {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,9 +99,13 @@ impl Cni {
         }
         let (interface, args) = (cached.interface.clone(), args::minimal_args(&pod));
         let unknown = Attachment { pod: pod.clone(), interface, netns: None, args, offered: Map::new() };
+        let identity = cached.read().ok().flatten().map(|entry| args::parse_identity(&entry.place.args));
         let if_there = |netns: Option<PathBuf>| netns.filter(|path| is_namespace(path));
         match self.detach_cached(cached, if_there, unknown).await {
-            Ok(()) => done.detached.push(pod),
+            Ok(()) => {
+                done.identities.extend(identity.map(|identity| (pod.clone(), identity)));
+                done.detached.push(pod);
+            }
             Err(source) => done.failed.push(GcFailure::Detach { pod, source }),
         }
     }

@@ -73,7 +73,7 @@ pub(crate) fn find_network(dir: &Path) -> Result<Found, DirError> {
 /// Does the same, but ignores the file `own`.
 pub(crate) fn find_network_besides(dir: &Path, own: Option<&OsStr>) -> Result<Found, DirError> {
     let mut found = Found::default();
-    for path in files(dir, &["conflist", "conf", "json"])? {
+    for path in configurations(dir)? {
         if own.is_some() && path.file_name() == own {
             continue;
         }
@@ -86,6 +86,11 @@ pub(crate) fn find_network_besides(dir: &Path, own: Option<&OsStr>) -> Result<Fo
         }
     }
     Ok(found)
+}
+
+/// Lists the files in `dir` that are configurations by their names.
+pub(crate) fn configurations(dir: &Path) -> Result<Vec<PathBuf>, DirError> {
+    files(dir, &["conflist", "conf", "json"])
 }
 
 /// Lists the files in `dir` with one of these extensions, by name.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::attachment::Pod;
 use crate::cni::conf::is_name;
+use crate::cni::gc::PodIdentity;
 
 /// The burst if none is given: the maximum of the bandwidth plugin, as containerd and CRI-O do.
 const BURST: u32 = u32::MAX;
@@ -50,6 +51,15 @@ pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
         text.push_str(&format!(";{key}={value}"));
     }
     Ok(text)
+}
+
+/// Returns the pod of [`identity`]; what is missing is empty.
+pub(crate) fn parse_identity(args: &str) -> PodIdentity {
+    let value = |key: &str| {
+        let values = args.split(';').filter_map(|argument| argument.split_once('='));
+        values.into_iter().find(|(known, _)| *known == key).map(|(_, value)| value.to_owned()).unwrap_or_default()
+    };
+    PodIdentity { namespace: value("K8S_POD_NAMESPACE"), name: value("K8S_POD_NAME"), uid: value("K8S_POD_UID") }
 }
 
 /// Returns the arguments of a pod of which only the id is known.
