@@ -23,6 +23,7 @@ pub(crate) mod failpoint;
 pub mod fuzzing;
 pub mod grpc;
 pub(crate) mod images;
+pub(crate) mod log_names;
 pub mod logging;
 pub(crate) mod metrics;
 pub mod otel;

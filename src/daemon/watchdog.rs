@@ -12,7 +12,7 @@ use crate::runtime::Runtime;
 /// Starts to notify the watchdog, if there is one, until the result is dropped.
 pub(crate) fn notify_watchdog(runtime: &Arc<Runtime>) -> Option<WatchdogTask> {
     let limit = sd_notify::watchdog_enabled()?;
-    tracing::debug!(?limit, "the daemon notifies the systemd watchdog");
+    tracing::debug!(limit_ms = millis(limit), "the daemon notifies the systemd watchdog");
     Some(WatchdogTask(tokio::spawn(run_watchdog(limit, Arc::clone(runtime)))))
 }
 
@@ -23,6 +23,10 @@ impl Drop for WatchdogTask {
     fn drop(&mut self) {
         self.0.abort();
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Skips the notification if all threads are blocked or the records cannot be locked.
@@ -39,10 +43,12 @@ async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
             Ok(Err(_)) => tracing::error!(
                 "the daemon's health check panicked; not notifying the systemd watchdog, which will restart the daemon"
             ),
-            Err(_) => tracing::error!(
-                ?limit,
-                "the daemon's health check timed out; not notifying the systemd watchdog, which may restart the daemon"
-            ),
+            Err(_) => {
+                tracing::error!(
+                    limit_ms = millis(limit),
+                    "the daemon's health check timed out; not notifying the systemd watchdog, which may restart the daemon"
+                )
+            }
         }
         tokio::time::sleep(limit / 4).await;
     }

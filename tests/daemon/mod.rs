@@ -5,6 +5,7 @@ mod h2_authority;
 mod handlers;
 mod health;
 mod lists;
+mod logs;
 mod metrics;
 mod pod_resources;
 mod prometheus;

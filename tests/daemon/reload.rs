@@ -47,10 +47,10 @@ fn sighup_applies_new_settings_and_names_those_that_need_a_restart() {
     wait_logged(&daemon, &["INFO", "configuration reloaded", "log.level", "stop"]);
     wait_logged(&daemon, &["WARN", "restart", "log.format"]);
     // A read is logged at debug.
-    assert!(!daemon.env.read_log().contains("name=\"Version\""));
+    assert!(!daemon.env.read_log().contains("rpc=\"Version\""));
     let version = cri_api::v1::VersionRequest::default();
     client.call(|mut c| async move { c.version(version).await }).unwrap();
-    wait_logged(&daemon, &["DEBUG", "name=\"Version\"", "done"]);
+    wait_logged(&daemon, &["DEBUG", "rpc=\"Version\"", "request complete"]);
     let begin = Instant::now();
     client.stop(&id, 3600).unwrap();
     assert!(begin.elapsed() < seconds(20), "the longest grace is a second now: {:?}", begin.elapsed());

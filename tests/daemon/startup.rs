@@ -194,21 +194,24 @@ fn every_change_is_one_log_line_with_ids_result_and_duration() {
     client.remove_pod(&pod.id).unwrap();
     daemon.terminate();
     let log = daemon.env.read_log();
-    let lines = |rpc: &str| log.lines().filter(|line| line.contains(&format!("name=\"{rpc}\""))).collect::<Vec<_>>();
-    for (rpc, of_pod, of_container) in [
-        ("RunPodSandbox", true, false),
-        ("StartContainer", false, true),
-        ("StopContainer", false, true),
-        ("RemoveContainer", false, true),
-        ("RemovePodSandbox", true, false),
+    let lines = |rpc: &str| log.lines().filter(|line| line.contains(&format!("rpc=\"{rpc}\""))).collect::<Vec<_>>();
+    for (rpc, of_container) in [
+        ("RunPodSandbox", false),
+        ("StartContainer", true),
+        ("StopContainer", true),
+        ("RemoveContainer", true),
+        ("RemovePodSandbox", false),
     ] {
         let [line] = lines(rpc)[..] else { panic!("one line for {rpc}: {log}") };
-        assert!(line.contains("done") && line.contains("duration="), "{line}");
-        assert_eq!((line.contains(&pod.id), line.contains(&id)), (of_pod, of_container), "{line}");
+        assert!(line.contains("request complete") && line.contains("duration_us="), "{line}");
+        assert!(line.contains(&pod.id) && line.contains(&id) == of_container, "{line}");
     }
     let [done, failed] = lines("CreateContainer")[..] else { panic!("two lines: {log}") };
-    assert!(done.contains(&pod.id) && done.contains(&id) && done.contains("done"), "{done}");
-    assert!(failed.contains("ERROR") && failed.contains("AlreadyExists") && failed.contains("duration="), "{failed}");
+    assert!(done.contains(&pod.id) && done.contains(&id) && done.contains("request complete"), "{done}");
+    assert!(
+        failed.contains("ERROR") && failed.contains("AlreadyExists") && failed.contains("duration_us="),
+        "{failed}"
+    );
     assert!(lines("ContainerStatus").is_empty(), "looking changes nothing");
 }
 

@@ -49,6 +49,9 @@ fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
         ("rpc.service", "runtime.v1.RuntimeService"),
         ("rpc.grpc.status_code", "0"),
         ("crisp.pod", &pod),
+        ("k8s.namespace.name", "tests"),
+        ("k8s.pod.name", "pod"),
+        ("k8s.pod.uid", "uid-of-pod"),
     ] {
         assert_eq!(attribute(&span.attributes, key).as_deref(), Some(value), "{key}");
     }

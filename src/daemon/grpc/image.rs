@@ -11,9 +11,10 @@ use model::PodMeta;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{RpcResult, log_warnings, record_image, record_pod_id, run_blocking, status};
+use super::{RpcResult, log_warnings, record_image, run_blocking, status};
 use crate::convert;
 use crate::images::{Documents, ImageError, Images};
+use crate::log_names::LogNames;
 
 /// The number of images in one message of a stream.
 const CHUNK: usize = 100;
@@ -102,7 +103,7 @@ impl ImageService for ImageApi {
         let convert::image::Pull { name, request, pod, warnings } = pull;
         record_image(&name.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
-            record_pod_id(&format!("{namespace}/{name} {uid}"));
+            LogNames::of_meta(&namespace, &name, &uid).record();
         }
         log_warnings(&warnings);
         // Not detached: a client that no longer wants the image disconnects, and the store abandons the pull.

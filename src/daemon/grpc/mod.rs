@@ -22,15 +22,17 @@ use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 
+use cri_api::v1::{CreateContainerRequest, PodSandboxMetadata};
 use model::ErrorClass;
 use sync::threads::ORDINARY;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
+use crate::log_names::LogNames;
 use crate::otel;
 use crate::peer::ConnectedPeer;
-use crate::runtime::Caller;
+use crate::runtime::{Caller, Runtime};
 pub(crate) use admin::AdminApi;
 pub(crate) use health::HealthState;
 pub(crate) use held_body::HeldBodyLayer;
@@ -64,7 +66,9 @@ async fn outcome<T, E: ErrorClass, P>(task: impl Future<Output = Result<Result<T
 
 /// Runs `look` on a thread where it may block.
 async fn run_blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    ORDINARY.run(look).await.map_err(|_| panicked())
+    // Its log lines belong to the request's span.
+    let span = Span::current();
+    ORDINARY.run(move || span.in_scope(look)).await.map_err(|_| panicked())
 }
 
 fn panicked() -> Status {
@@ -94,14 +98,39 @@ fn is_unimplemented_rpc(status: &Status) -> bool {
     status.source().is_some_and(|source| source.is::<UnimplementedRpc>())
 }
 
-/// Puts the pod's id into the span of the request.
-fn record_pod_id(id: &str) {
-    Span::current().record("pod", id);
+/// Puts the names of a request to create a pod into its span, before the request is checked.
+fn record_new_pod(metadata: Option<&PodSandboxMetadata>) {
+    if let Some(PodSandboxMetadata { name, uid, namespace, attempt: _ }) = metadata {
+        LogNames::of_meta(namespace, name, uid).record();
+    }
 }
 
-/// Puts the container's id into the span of the request.
+/// Puts the names of a request to create a container into its span, before the request is checked.
+/// The pod's are those of its record, if it has one.
+fn record_new_container(runtime: &Runtime, request: &CreateContainerRequest) {
+    let CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = request;
+    let pod = runtime.pod(pod_sandbox_id).ok();
+    let names = match (&pod, sandbox_config.as_ref().and_then(|config| config.metadata.as_ref())) {
+        (Some(pod), _) => LogNames::of_pod(pod),
+        (None, Some(PodSandboxMetadata { name, uid, namespace, attempt: _ })) => {
+            LogNames::of_meta(namespace, name, uid).with_pod_id(pod_sandbox_id)
+        }
+        (None, None) => LogNames::default().with_pod_id(pod_sandbox_id),
+    };
+    match config.as_ref().and_then(|config| config.metadata.as_ref()) {
+        Some(metadata) => names.with_container_name(&metadata.name).record(),
+        None => names.record(),
+    }
+}
+
+/// Puts the ID of a new pod into the span of its request.
+fn record_pod_id(id: &str) {
+    LogNames::default().with_pod_id(id).record();
+}
+
+/// Puts the ID of a new container into the span of its request.
 fn record_container_id(id: &str) {
-    Span::current().record("container", id);
+    LogNames::default().with_container_id(id).record();
 }
 
 /// Puts the image's name into the span of the request.

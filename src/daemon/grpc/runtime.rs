@@ -11,8 +11,8 @@ use tonic::{Request, Response, Status};
 use super::held_body::HeldByBody;
 use super::list_stream::Chunks;
 use super::{
-    RpcResult, caller_of, events, list_stream, log_warnings, metrics, record_container_id, record_pod_id, run_blocking,
-    run_detached, stats, status, unimplemented_rpc, verbose, version,
+    RpcResult, caller_of, events, list_stream, log_warnings, metrics, record_container_id, record_new_container,
+    record_new_pod, record_pod_id, run_blocking, run_detached, stats, status, unimplemented_rpc, verbose, version,
 };
 use crate::convert;
 use crate::convert::container::id;
@@ -95,7 +95,9 @@ impl RuntimeService for RuntimeApi {
     async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> RpcResult<RunPodSandboxResponse> {
         let settings = self.runtime.settings();
         let annotation = settings.resources.annotation.as_ref();
-        let (spec, warnings) = convert::pod::run(request.into_inner(), annotation).map_err(status::of)?;
+        let request = request.into_inner();
+        record_new_pod(request.config.as_ref().and_then(|config| config.metadata.as_ref()));
+        let (spec, warnings) = convert::pod::run(request, annotation).map_err(status::of)?;
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         let pod = run_detached(async move { runtime.run_pod(spec).await }).await?;
@@ -106,7 +108,7 @@ impl RuntimeService for RuntimeApi {
     async fn stop_pod_sandbox(&self, request: Request<StopPodSandboxRequest>) -> RpcResult<StopPodSandboxResponse> {
         let StopPodSandboxRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        record_pod_id(&pod);
+        self.runtime.record_pod_names(&pod);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.stop_pod(&pod).await }).await?;
         Ok(Response::new(StopPodSandboxResponse {}))
@@ -118,7 +120,7 @@ impl RuntimeService for RuntimeApi {
     ) -> RpcResult<RemovePodSandboxResponse> {
         let RemovePodSandboxRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        record_pod_id(&pod);
+        self.runtime.record_pod_names(&pod);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.remove_pod(&pod).await }).await?;
         Ok(Response::new(RemovePodSandboxResponse {}))
@@ -130,7 +132,7 @@ impl RuntimeService for RuntimeApi {
     ) -> RpcResult<PodSandboxStatusResponse> {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose: wanted } = request.into_inner();
         let text = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        record_pod_id(&text);
+        self.runtime.record_pod_names(&text);
         // A kubelet with event-based PLEG that gets a timestamp here uses `containers_statuses`
         // instead of its own lists, without their sandbox IDs, and would start each init container
         // again and again. containerd and CRI-O send none either.
@@ -154,9 +156,10 @@ impl RuntimeService for RuntimeApi {
     }
 
     async fn create_container(&self, request: Request<CreateContainerRequest>) -> RpcResult<CreateContainerResponse> {
-        let create = convert::container::create(request.into_inner()).map_err(status::of)?;
+        let request = request.into_inner();
+        record_new_container(&self.runtime, &request);
+        let create = convert::container::create(request).map_err(status::of)?;
         let convert::container::Create { pod, spec, repeated, warnings } = create;
-        record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         let create = Box::pin(async move { runtime.create(&pod, spec, repeated).await });
@@ -168,7 +171,7 @@ impl RuntimeService for RuntimeApi {
     async fn start_container(&self, request: Request<StartContainerRequest>) -> RpcResult<StartContainerResponse> {
         let StartContainerRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.start(&container).await }).await?;
         Ok(Response::new(StartContainerResponse {}))
@@ -176,7 +179,7 @@ impl RuntimeService for RuntimeApi {
 
     async fn stop_container(&self, request: Request<StopContainerRequest>) -> RpcResult<StopContainerResponse> {
         let (container, grace) = convert::container::stop(request.into_inner()).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.stop(&container, grace).await }).await?;
         Ok(Response::new(StopContainerResponse {}))
@@ -185,7 +188,7 @@ impl RuntimeService for RuntimeApi {
     async fn remove_container(&self, request: Request<RemoveContainerRequest>) -> RpcResult<RemoveContainerResponse> {
         let RemoveContainerRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.remove(&container).await }).await?;
         Ok(Response::new(RemoveContainerResponse {}))
@@ -199,7 +202,7 @@ impl RuntimeService for RuntimeApi {
     async fn container_status(&self, request: Request<ContainerStatusRequest>) -> RpcResult<ContainerStatusResponse> {
         let ContainerStatusRequest { container_id, verbose: wanted } = request.into_inner();
         let text = id("container_id", container_id).map_err(status::of)?;
-        record_container_id(&text);
+        self.runtime.record_container_names(&text);
         let (container, limits) = self.runtime.container_snapshot(&text).map_err(status::of)?;
         let status = Some(convert::status::container(&container, limits.as_ref()));
         let info = match wanted {
@@ -218,7 +221,7 @@ impl RuntimeService for RuntimeApi {
     ) -> RpcResult<ReopenContainerLogResponse> {
         let ReopenContainerLogRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.reopen_log(&container).await }).await?;
         Ok(Response::new(ReopenContainerLogResponse {}))
@@ -227,7 +230,7 @@ impl RuntimeService for RuntimeApi {
     async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> RpcResult<ExecSyncResponse> {
         let exec = convert::container::exec(request.into_inner()).map_err(status::of)?;
         let convert::container::Exec { container, command, timeout } = exec;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         // Not detached: a command is killed when its client disconnects. Boxed, because it contains
         // the buffers of the output.
         let output = Box::pin(self.runtime.exec_sync(&container, command, timeout)).await.map_err(status::of)?;
@@ -239,7 +242,7 @@ impl RuntimeService for RuntimeApi {
 
     async fn exec(&self, request: Request<ExecRequest>) -> RpcResult<ExecResponse> {
         let (container, command, wants) = convert::stream::exec(request.into_inner()).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let record = self.runtime.running(&container).map_err(status::of)?;
         let (pod, container) = (record.pod.clone(), record.id.clone());
         let url = self.streaming.url(Stream::Exec { pod, container, command, wants });
@@ -248,7 +251,7 @@ impl RuntimeService for RuntimeApi {
 
     async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let record = self.runtime.attachable(&container).map_err(status::of)?;
         let (pod, container) = (record.pod.clone(), record.id.clone());
         let url = self.streaming.url(Stream::Attach { pod, container, wants });
@@ -257,7 +260,7 @@ impl RuntimeService for RuntimeApi {
 
     async fn port_forward(&self, request: Request<PortForwardRequest>) -> RpcResult<PortForwardResponse> {
         let (pod, ports) = convert::stream::port_forward(request.into_inner()).map_err(status::of)?;
-        record_pod_id(&pod);
+        self.runtime.record_pod_names(&pod);
         let pod = self.runtime.ready(&pod).map_err(status::of)?;
         let url = self.streaming.url(Stream::PortForward { pod, ports });
         Ok(Response::new(PortForwardResponse { url }))
@@ -269,7 +272,7 @@ impl RuntimeService for RuntimeApi {
     ) -> RpcResult<UpdateContainerResourcesResponse> {
         let caller = caller_of(&request);
         let (container, asked, warnings) = convert::resources::update(request.into_inner()).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.update(&container, asked, caller).await }).await?;
@@ -282,7 +285,7 @@ impl RuntimeService for RuntimeApi {
     ) -> RpcResult<UpdatePodSandboxResourcesResponse> {
         let caller = caller_of(&request);
         let (pod, asked, warnings) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
-        record_pod_id(&pod);
+        self.runtime.record_pod_names(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         run_detached(async move { runtime.update_pod(&pod, asked, caller).await }).await?;
@@ -310,7 +313,7 @@ impl RuntimeService for RuntimeApi {
     async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> RpcResult<ContainerStatsResponse> {
         let ContainerStatsRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        record_container_id(&container);
+        self.runtime.record_container_names(&container);
         let stats = stats::of_container(&self.runtime, container).await?;
         Ok(Response::new(ContainerStatsResponse { stats: Some(stats) }))
     }
@@ -336,7 +339,7 @@ impl RuntimeService for RuntimeApi {
     async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> RpcResult<PodSandboxStatsResponse> {
         let PodSandboxStatsRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        record_pod_id(&pod);
+        self.runtime.record_pod_names(&pod);
         let stats = stats::of_pod(&self.runtime, pod).await?;
         Ok(Response::new(PodSandboxStatsResponse { stats: Some(stats) }))
     }

@@ -1,6 +1,6 @@
 //! One span and one log line per request.
 //!
-//! The span has the name of the RPC; handlers add the IDs of pod and container, or the image.
+//! The span has the name of the RPC; handlers add names and IDs of pod and container, or the image.
 //! Successful reads are logged at debug, changes at info, failures at error with the error chain.
 //! An unsupported field is a warning. Failures that clients expect (not found, an RPC that is not
 //! implemented) are logged at debug. Requests and responses are never logged, because they contain
@@ -95,7 +95,17 @@ where
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
         // At level error the span is part of every log line, whatever the log level.
-        let span = tracing::error_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
+        let span = tracing::error_span!(
+            "rpc",
+            rpc,
+            namespace = Empty,
+            pod_name = Empty,
+            pod_uid = Empty,
+            container_name = Empty,
+            pod = Empty,
+            container = Empty,
+            image = Empty
+        );
         if let Some(sampler) = self.sampler {
             sampler.begin(&span, request.uri().path(), request.headers());
         }
@@ -153,15 +163,15 @@ impl Pending {
         let failure = failure.filter(|status| status.code() != Code::Ok);
         otel::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
         match failure {
-            None if self.changes => tracing::info!(duration = ?rounded(duration), "request complete"),
-            None => tracing::debug!(duration = ?rounded(duration), "request complete"),
+            None if self.changes => tracing::info!(duration_us = micros(duration), "request complete"),
+            None => tracing::debug!(duration_us = micros(duration), "request complete"),
             Some(status) => {
                 let (code, error) = (status.code(), status.message());
-                let duration = rounded(duration);
+                let duration_us = micros(duration);
                 match self.level(&status) {
-                    Level::DEBUG => tracing::debug!(?duration, ?code, error, "request refused"),
-                    Level::WARN => tracing::warn!(?duration, ?code, error, "request refused"),
-                    _ => tracing::error!(?duration, ?code, error, "request failed"),
+                    Level::DEBUG => tracing::debug!(duration_us, ?code, error, "request refused"),
+                    Level::WARN => tracing::warn!(duration_us, ?code, error, "request refused"),
+                    _ => tracing::error!(duration_us, ?code, error, "request failed"),
                 }
             }
         }
@@ -185,14 +195,19 @@ impl Drop for Pending {
         if self.open {
             self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
             otel::end(&self.span, Code::Cancelled, None);
-            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the client disconnected before the response to its request"));
+            self.span.in_scope(|| {
+                tracing::debug!(
+                    duration_us = micros(self.began.elapsed()),
+                    "the client disconnected before the response to its request"
+                )
+            });
         }
     }
 }
 
-/// Rounds to microseconds.
-fn rounded(duration: Duration) -> Duration {
-    Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+/// Returns a duration for the log: a number in every format, with its unit in the key.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -258,8 +273,8 @@ mod tests {
     fn a_change_is_one_line_at_info_with_name_and_ids() {
         let line = logged("RunPodSandbox", Ok(()));
         assert_eq!(line.lines().count(), 1, "{line}");
-        assert!(line.contains(" INFO rpc{name=\"RunPodSandbox\" pod=\"abc\"}: "), "{line}");
-        assert!(line.contains("request complete duration="), "{line}");
+        assert!(line.contains(" INFO rpc{rpc=\"RunPodSandbox\" pod=\"abc\"}: "), "{line}");
+        assert!(line.contains("request complete duration_us="), "{line}");
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) async fn serve_connection<P>(
             }
             request = tokio::time::timeout(timeout, begun.notified()) => {
                 if request.is_err() {
-                    tracing::debug!(?timeout, "closed a connection to the metrics endpoint: no new request in time");
+                    tracing::debug!(timeout_s = timeout.as_secs(), "closed a connection to the metrics endpoint: no new request in time");
                     return;
                 }
             }

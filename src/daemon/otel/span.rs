@@ -157,6 +157,10 @@ impl Visit for Recording {
 /// Returns OpenTelemetry's name of a field, if it has one.
 fn attribute(field: &Field) -> &'static str {
     match field.name() {
+        "namespace" => "k8s.namespace.name",
+        "pod_name" => "k8s.pod.name",
+        "pod_uid" => "k8s.pod.uid",
+        "container_name" => "k8s.container.name",
         "pod" => "crisp.pod",
         "container" => "container.id",
         "image" => "container.image.name",

@@ -1,6 +1,7 @@
 //! Cleanup of a pod or container, whatever parts of it exist: after a failure, a crash, or a
 //! removal.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use model::error_chain::chain;
 use model::{ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::container::poststop_hooks;
 use super::{Runtime, blocking, blocking_stop};
@@ -21,6 +23,15 @@ use crate::store::{CgroupIntent, ContainerIntent};
 pub(super) enum PendingCleanup {
     Pod(PodId),
     Container(PodId, ContainerId),
+}
+
+impl fmt::Display for PendingCleanup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(pod) => write!(f, "pod {pod}"),
+            Self::Container(_, container) => write!(f, "container {container}"),
+        }
+    }
 }
 
 /// A cleanup step that failed; the daemon retries it later.
@@ -85,7 +96,10 @@ impl Runtime {
         // The directory may be removed already, and the cgroup created after that.
         let noted = safe_fs::private_dir(&dir).and_then(|()| safe_fs::write_json(&dir.join(INTENT_FILE), intent));
         if let Err(error) = noted {
-            tracing::warn!(container = %id, error = chain(&error), "cannot write the cleanup record (intent.json) of a container whose creation was aborted; parts of it may remain");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot write the cleanup record (intent.json) of a container whose creation was aborted; parts of it may remain"
+            );
         }
         self.cleanup_container(pod, id).await;
         if matches!(self.pods.find(pod.as_str()), Ok(None)) {
@@ -99,7 +113,8 @@ impl Runtime {
         let mut left = Vec::new();
         for name in safe_fs::list_names(&self.layout.containers(id)).unwrap_or_default() {
             if let Ok(container) = ContainerId::try_from(name) {
-                left.extend(self.cleanup_container(id, &container).await);
+                let names = self.container_span(id, &container);
+                left.extend(self.cleanup_container(id, &container).instrument(names).await);
             }
         }
         self.disconnect(id).await;
@@ -160,11 +175,8 @@ impl Runtime {
         let mut pending_cleanup = self.pending_cleanup.lock();
         pending_cleanup.retain(|d| *d != pending);
         if !left.is_empty() {
-            tracing::warn!(
-                ?pending,
-                ?left,
-                "cannot remove everything that belongs to a removed or failed pod or container; will retry"
-            );
+            let words: Vec<String> = left.iter().map(|one| format!("{}: {}", one.step, one.error)).collect();
+            tracing::warn!(%pending, left = words.join("; "), "cannot remove everything that belongs to a removed or failed pod or container; will retry");
             pending_cleanup.push(pending);
         }
     }
@@ -184,8 +196,11 @@ impl Runtime {
                 let pending_cleanup = runtime.pending_cleanup.lock().clone();
                 for pending in pending_cleanup {
                     match pending {
-                        PendingCleanup::Pod(pod) => runtime.cleanup_pod(&pod).await,
-                        PendingCleanup::Container(pod, container) => runtime.cleanup_container(&pod, &container).await,
+                        PendingCleanup::Pod(pod) => runtime.cleanup_pod(&pod).instrument(runtime.pod_span(&pod)).await,
+                        PendingCleanup::Container(pod, container) => {
+                            let names = runtime.container_span(&pod, &container);
+                            runtime.cleanup_container(&pod, &container).instrument(names).await
+                        }
                     };
                 }
                 runtime.request_trim();

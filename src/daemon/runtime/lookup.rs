@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cgroup::CurrentLimits;
 use model::{ContainerId, ErrorClass, ErrorKind, PodId};
+use tracing::Span;
 
 use super::Runtime;
 use super::container::oom_score;
@@ -124,18 +125,28 @@ impl Runtime {
         let pid = container.state.pid()?;
         let mut now = self.cgroup_of(entry).observe(&container.applied).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
-        self.record_drift(&container.pod, entry, container, &mut now);
+        self.record_drift(&container.pod, entry, container, &mut now, || self.container_record_span(container));
         Some(now)
     }
 
     /// Counts a drift. During a change by crisp the origin of a value is unknown: nothing is
     /// counted, and the next read decides.
-    fn record_drift<R: Record>(&self, pod: &PodId, entry: &Entry<R>, seen: &R, now: &mut CurrentLimits) {
+    fn record_drift<R: Record>(
+        &self,
+        pod: &PodId,
+        entry: &Entry<R>,
+        seen: &R,
+        now: &mut CurrentLimits,
+        span: impl FnOnce() -> Span,
+    ) {
         if !now.drift.is_empty() && !entry.is_current(seen) {
             now.drift.clear();
             return;
         }
-        let new = self.resizes.found(seen.id(), &now.drift);
+        let new = match now.drift.is_empty() {
+            true => self.resizes.found(seen.id(), &now.drift),
+            false => span().in_scope(|| self.resizes.found(seen.id(), &now.drift)),
+        };
         if !new.is_empty() {
             self.note_foreign_writes(pod, seen.id(), &new);
         }
@@ -145,7 +156,7 @@ impl Runtime {
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
         let entry = self.pod_entry(pod.id.as_str()).ok()?;
         let mut now = self.cgroup_of(&entry).observe(&pod.applied).ok()?;
-        self.record_drift(&pod.id, &entry, pod, &mut now);
+        self.record_drift(&pod.id, &entry, pod, &mut now, || Self::pod_record_span(pod));
         Some(now)
     }
 }

@@ -19,11 +19,13 @@ mod events;
 mod exit_counts;
 mod lifecycle_steps;
 mod lookup;
+mod names;
 mod orphaned_layers;
 mod plain_json;
 pub(crate) mod pod;
 mod pod_cidr;
 mod recover;
+mod recovered;
 pub(crate) mod resize;
 mod shim_monitor;
 mod stats;
@@ -125,6 +127,7 @@ pub(crate) struct Runtime {
     /// The reason why pods cannot have user namespaces, if any.
     user_ns: pod::user_ns::UserNsUnavailable,
     events: events::EventHub,
+    logged_conditions: conditions::LoggedConditions,
     stream_shutdown: stream::shutdown::StreamShutdown,
     exec_budget: Arc<stream::exec_budget::ExecBudget>,
     log_bytes_lost: AtomicU64,
@@ -181,6 +184,7 @@ impl Runtime {
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::EventHub::default(),
+            logged_conditions: conditions::LoggedConditions::default(),
             stream_shutdown: stream::shutdown::StreamShutdown::default(),
             exec_budget: Arc::default(),
             log_bytes_lost: AtomicU64::new(0),
@@ -191,6 +195,7 @@ impl Runtime {
         runtime.watch_systemd_reloads();
         runtime.watch_after_resizes();
         runtime.forget_early_events();
+        runtime.watch_conditions().await;
         Ok(runtime)
     }
 

@@ -45,13 +45,17 @@ fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
 impl Runtime {
     /// Reserves the image layers of all existing containers, and removes layers without an owner. A
     /// layer whose owner cannot be read is kept.
-    pub(super) fn collect_orphaned_layers(&self) {
+    /// Returns the number of removed writable layers.
+    pub(super) fn collect_orphaned_layers(&self) -> usize {
         match safe_fs::list_names(&self.layout.writable_layers()) {
             Ok(names) => self.reclaim_all_orphaned(names),
-            Err(error) => tracing::error!(
-                error = chain(&error),
-                "cannot list the writable layers of containers; unused image layers stay on disk until the next start"
-            ),
+            Err(error) => {
+                tracing::error!(
+                    error = chain(&error),
+                    "cannot list the writable layers of containers; unused image layers stay on disk until the next start"
+                );
+                0
+            }
         }
     }
 
@@ -94,10 +98,15 @@ impl Runtime {
         });
     }
 
-    fn reclaim_all_orphaned(&self, names: Vec<String>) {
+    /// Returns the number of removed layers.
+    fn reclaim_all_orphaned(&self, names: Vec<String>) -> usize {
         let writables = self.layout.writable_layers();
-        let judged = |name: &String| match self.reclaim_if_orphaned(name, &writables.join(name)) {
-            Ok(()) => true,
+        let mut removed = 0;
+        let mut judged = |name: &String| match self.reclaim_if_orphaned(name, &writables.join(name)) {
+            Ok(reclaimed) => {
+                removed += usize::from(reclaimed);
+                true
+            }
             Err(error) => {
                 tracing::error!(
                     name,
@@ -114,11 +123,13 @@ impl Runtime {
             tracing::warn!(error = chain(&error), "cannot remove unused image layers");
         }
         *self.unjudged.lock() = unjudged;
+        removed
     }
 
-    fn reclaim_if_orphaned(&self, name: &str, writable: &Path) -> Result<(), FileError> {
+    /// Returns whether the layer was removed.
+    fn reclaim_if_orphaned(&self, name: &str, writable: &Path) -> Result<bool, FileError> {
         let Some(owner) = owner(writable)? else {
-            return safe_fs::remove_dir(writable);
+            return safe_fs::remove_dir(writable).map(|()| true);
         };
         let path = shim_protocol::LaunchConfig::path(&owner);
         let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&path)?;
@@ -135,7 +146,7 @@ impl Runtime {
                 );
             }
         }
-        Ok(())
+        Ok(false)
     }
 }
 

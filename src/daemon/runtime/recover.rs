@@ -9,7 +9,9 @@ use model::error_chain::chain;
 use model::{ContainerId, PodId, PodMeta, PodState};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
+use super::recovered::Recovered;
 use super::{OpenError, Runtime, blocking};
 use crate::store::{CONTAINER_FILE, ContainerRecord, POD_FILE, PodRecord, Record, Unreadable, record};
 
@@ -22,11 +24,13 @@ impl Runtime {
     /// incomplete ones, and layers without a pod after a reboot.
     pub(super) async fn recover(self: &Arc<Self>) -> Result<(), OpenError> {
         let runtime = self.clone();
-        blocking(move || {
-            runtime.collect_orphaned_layers();
+        let mut done = Recovered::default();
+        let swept = blocking(move || {
+            let swept = runtime.collect_orphaned_layers();
             runtime.remove_parent_cgroups();
-        })
-        .await;
+            swept
+        });
+        done.writable_layers = swept.await;
         let mut work = JoinSet::new();
         for name in safe_fs::list_names(&self.layout.pods())? {
             let Ok(id) = PodId::try_from(name) else { continue };
@@ -34,20 +38,23 @@ impl Runtime {
             match read::<PodRecord>(&self.pod_dir(&id), POD_FILE, id.as_str()) {
                 Ok(Some(record)) => {
                     let containers = self.recover_containers(&id, None);
-                    let unfinished = self.recover_pod(record, containers);
-                    work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
+                    let unfinished = self.recover_pod(record, containers, &mut done);
+                    work.spawn(sync(runtime, id, unfinished));
                 }
                 Ok(None) => {
-                    tracing::info!(pod = %id, "removing a pod that the previous daemon left incomplete");
-                    work.spawn(async move { drop(runtime.cleanup_pod(&id).await) });
+                    done.cleanups += 1;
+                    let names = runtime.pod_span(&id);
+                    names.in_scope(|| tracing::info!("removing a pod that the previous daemon left incomplete"));
+                    work.spawn(async move { drop(runtime.cleanup_pod(&id).await) }.instrument(names));
                 }
                 Err(why) => {
-                    tracing::error!(pod = %id, %why, "the record of the pod is unreadable: the pod can only be listed, stopped and removed");
+                    let names = runtime.pod_span(&id);
+                    names.in_scope(|| tracing::error!(%why, "the record of the pod is unreadable: the pod can only be listed, stopped and removed"));
                     let why = Arc::new(why);
                     let containers = self.recover_containers(&id, Some(&why));
                     let record = self.unreadable_pod(&id, &why, &containers.found);
-                    let unfinished = self.recover_pod(record, containers);
-                    work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
+                    let unfinished = self.recover_pod(record, containers, &mut done);
+                    work.spawn(sync(runtime, id, unfinished));
                 }
             }
         }
@@ -60,13 +67,15 @@ impl Runtime {
             );
         }
         work.detach_all();
+        self.log_recovered(&done);
         Ok(())
     }
 
     /// Registers a pod and its containers; returns the incomplete containers.
-    fn recover_pod(&self, record: PodRecord, containers: FoundContainers) -> Vec<ContainerId> {
+    fn recover_pod(&self, record: PodRecord, containers: FoundContainers, done: &mut Recovered) -> Vec<ContainerId> {
         let id = record.id.clone();
         self.history.register(&id, self.pod_dir(&id));
+        let _names = Self::pod_record_span(&record).entered();
         // Fails only for a name that another record has, which is never written.
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
@@ -75,11 +84,12 @@ impl Runtime {
         if record.state == PodState::Ready
             && let Err(gone) = self.handler(&record)
         {
-            tracing::warn!(%gone);
+            tracing::warn!(error = %gone, "the pod's runtime handler is gone; its containers cannot be created");
         }
-        let record = if record.unreadable.is_some() { record } else { self.recover_resize(record) };
+        let record = if record.unreadable.is_some() { record } else { self.finish_interrupted_resize(record, done) };
         Self::mark_pod_published(&self.pods.insert(record));
-        containers.found.into_iter().for_each(|container| self.recover_container(container));
+        containers.found.into_iter().for_each(|container| self.recover_container(container, done));
+        done.cleanups += containers.unfinished.len();
         containers.unfinished
     }
 
@@ -87,7 +97,8 @@ impl Runtime {
     /// its containers cannot be changed either.
     fn recover_containers(&self, pod: &PodId, of_pod: Option<&Arc<Unreadable>>) -> FoundContainers {
         let names = safe_fs::list_names(&self.layout.containers(pod)).unwrap_or_else(|error| {
-            tracing::error!(%pod, error = chain(&error), "cannot list the pod's containers");
+            let _names = self.pod_span(pod).entered();
+            tracing::error!(error = chain(&error), "cannot list the pod's containers");
             Vec::new()
         });
         let mut containers = FoundContainers::default();
@@ -98,7 +109,8 @@ impl Runtime {
                 }
                 Ok(None) => containers.unfinished.push(id),
                 Err(why) => {
-                    tracing::error!(%pod, container = %id, %why, "the record of the container is unreadable: it can only be listed, stopped and removed");
+                    let _names = self.container_span(pod, &id).entered();
+                    tracing::error!(%why, "the record of the container is unreadable: it can only be listed, stopped and removed");
                     containers.found.push(self.unreadable_container(pod, &id, &Arc::new(why)));
                 }
             }
@@ -106,13 +118,14 @@ impl Runtime {
         containers
     }
 
-    fn recover_container(&self, record: ContainerRecord) {
+    fn recover_container(&self, record: ContainerRecord, done: &mut Recovered) {
+        let _names = self.container_record_span(&record).entered();
         let name = (record.pod.clone(), record.spec.meta.clone());
         if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
-        let record = if record.unreadable.is_some() { record } else { self.recover_resize(record) };
+        let record = if record.unreadable.is_some() { record } else { self.finish_interrupted_resize(record, done) };
         let entry = self.containers.insert(record);
         entry.samples().oom_kills.skip(self.cgroup_of(&entry).oom_kills().unwrap_or(0));
         if entry.get().unreadable.is_none() {
@@ -133,11 +146,18 @@ impl Runtime {
             PodState::NotReady => {}
         }
         for container in unfinished {
-            tracing::info!(pod = %id, container = %container, "removing a container that the previous daemon left incomplete");
-            self.cleanup_container(id, &container).await;
+            let names = self.container_span(id, &container);
+            names.in_scope(|| tracing::info!("removing a container that the previous daemon left incomplete"));
+            self.cleanup_container(id, &container).instrument(names).await;
             self.note_unfinished(&container);
         }
     }
+}
+
+/// Updates a recovered pod from its shim; the lines about it carry its names.
+async fn sync(runtime: Arc<Runtime>, id: PodId, unfinished: Vec<ContainerId>) {
+    let names = runtime.pod_span(&id);
+    runtime.sync_pod(&id, unfinished).instrument(names).await;
 }
 
 /// The containers in a pod's directory.

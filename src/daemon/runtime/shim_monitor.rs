@@ -9,6 +9,7 @@ use model::error_chain::chain;
 use model::{AbnormalExit, ContainerId, ContainerState, Exit, PodId, PodState};
 use shim_protocol::Event;
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::cleanup::unmount_all;
 use super::{Runtime, blocking_stop};
@@ -38,11 +39,15 @@ impl Runtime {
                     SandboxEvent::Event(Event::Exited { container, exit }) => runtime.exited(&container, exit),
                     SandboxEvent::Event(Event::LogLost { container, bytes, error }) => {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-                        tracing::warn!(%container, bytes, error, "container output is lost: cannot write the container's log file");
+                        let _names = runtime.container_span(&pod, &container).entered();
+                        tracing::warn!(bytes, error, "container output is lost: cannot write the container's log file");
                     }
                     // The shim client delivers it to the caller that waits.
                     SandboxEvent::Event(Event::ExecExited { .. }) => {}
-                    SandboxEvent::Gone => return runtime.shim_gone(&pod).await,
+                    SandboxEvent::Gone => {
+                        let names = runtime.pod_span(&pod);
+                        return runtime.shim_gone(&pod).instrument(names).await;
+                    }
                 }
             }
         });
@@ -68,8 +73,8 @@ impl Runtime {
             ended = had_process && record.state.pid().is_none();
         });
         if let Err(error) = recorded {
-            let container = &entry.get().id;
-            tracing::warn!(%container, error = chain(&error), "cannot write the state of a container to its record");
+            let _names = self.container_record_span(&entry.get()).entered();
+            tracing::warn!(error = chain(&error), "cannot write the state of a container to its record");
         }
         let record = entry.get();
         if ran
@@ -83,6 +88,7 @@ impl Runtime {
         }
         if ended {
             self.count_exit(entry);
+            self.log_exit(entry);
         }
         self.release_if_ended(entry);
         self.publish_container_events(entry);
@@ -98,7 +104,11 @@ impl Runtime {
             return;
         }
         if let Err(error) = self.cgroup_of(entry).release_parent() {
-            tracing::warn!(container = %record.id, error = chain(&error), "cannot release the limits of an exited container; they still bind the pod's cgroup");
+            let _names = self.container_record_span(&record).entered();
+            tracing::warn!(
+                error = chain(&error),
+                "cannot release the limits of an exited container; they still bind the pod's cgroup"
+            );
         }
     }
 
@@ -120,11 +130,12 @@ impl Runtime {
             match self.connect_shim(id).await {
                 Ok(()) => return,
                 Err(error) if error.is_dead() => {
-                    tracing::warn!(pod = %id, "the pod's shim exited; stopping its containers");
+                    tracing::warn!("the pod's shim exited; stopping its containers");
                     return self.handle_shim_death(id).await;
                 }
                 Err(error) => {
-                    tracing::warn!(pod = %id, error = chain(&error), ?pause, "cannot connect to the pod's shim; will retry")
+                    let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+                    tracing::warn!(error = chain(&error), pause_ms, "cannot connect to the pod's shim; will retry");
                 }
             }
             tokio::time::sleep(pause).await;
@@ -136,7 +147,10 @@ impl Runtime {
     /// shim elsewhere, so a failure changes nothing.
     pub(super) async fn find_shim_of_unreadable(self: &Arc<Self>, id: &PodId) {
         if let Err(error) = self.connect_shim(id).await {
-            tracing::warn!(pod = %id, error = chain(&error), "cannot connect to the pod's shim; exits of its containers will not be reported");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot connect to the pod's shim; exits of its containers will not be reported"
+            );
         }
     }
 
@@ -188,7 +202,8 @@ impl Runtime {
             let cgroup = self.cgroup(&record.cgroup);
             let wait = self.settings().stop.kill_wait;
             if let Err(error) = blocking_stop(move || cgroup.kill_all(wait)).await {
-                tracing::warn!(container = %record.id, error = chain(&error), "a process of the container is still alive after SIGKILL");
+                let _names = self.container_record_span(&record).entered();
+                tracing::warn!(error = chain(&error), "a process of the container is still alive after SIGKILL");
             }
             if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
@@ -205,7 +220,7 @@ impl Runtime {
     /// dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
-            tracing::warn!(pod = %pod.get().id, error = chain(&error), "cannot write to the pod's record that the pod has stopped");
+            tracing::warn!(error = chain(&error), "cannot write to the pod's record that the pod has stopped");
         }
         self.publish_pod_events(pod);
     }

@@ -14,7 +14,7 @@ use streaming::remote_command::Timeouts;
 use streaming::{Io, http_upgrade, port_forward, remote_command};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::places::{Place, Places};
 use super::tokens::TokenPayload as _;
@@ -55,42 +55,41 @@ impl StreamHandler {
         let (method, headers) = (request.method(), request.headers());
         let begun = match asked {
             Request::PortForward { pod, ports } => {
+                let names = self.runtime.pod_span(&pod);
                 http_upgrade::port_forward(method, headers).and_then(|(response, protocol)| {
                     let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
                     if protocol.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
                         return Err(http_upgrade::UpgradeError::bad("expected 1 to 100 ports, as in ?port=80,443"));
                     }
                     let times = self.times();
-                    self.begin(place, upgraded, move |runtime, io| async move {
+                    self.begin(place, upgraded, names, move |runtime, io| async move {
                         let forwards = port_forward::open(io, protocol, &ports, times).await;
                         runtime.port_forward(&pod, &ports, forwards).await;
                     });
                     Ok(response)
                 })
             }
-            Request::Exec { pod: _, container, command, wants } => {
+            Request::Exec { pod, container, command, wants } => {
+                let names = self.runtime.container_span(&pod, &container);
                 http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
-                    self.begin(place, upgraded, move |runtime, io| async move {
+                    self.begin(place, upgraded, names, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.exec_stream(&container, command, wants, remote).await,
-                            Err(error) => {
-                                tracing::debug!(%container, %error, "exec over a streaming connection failed")
-                            }
+                            Err(error) => tracing::debug!(%error, "exec over a streaming connection failed"),
                         }
                     });
                     response
                 })
             }
-            Request::Attach { pod: _, container, wants } => {
+            Request::Attach { pod, container, wants } => {
+                let names = self.runtime.container_span(&pod, &container);
                 http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
-                    self.begin(place, upgraded, move |runtime, io| async move {
+                    self.begin(place, upgraded, names, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.attach_stream(&container, wants, remote).await,
-                            Err(error) => {
-                                tracing::debug!(%container, %error, "attach over a streaming connection failed")
-                            }
+                            Err(error) => tracing::debug!(%error, "attach over a streaming connection failed"),
                         }
                     });
                     response
@@ -114,8 +113,13 @@ impl StreamHandler {
     }
 
     /// Runs `work` after the upgrade of the connection.
-    fn begin<W>(&self, place: Place, upgraded: OnUpgrade, work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static)
-    where
+    fn begin<W>(
+        &self,
+        place: Place,
+        upgraded: OnUpgrade,
+        names: Span,
+        work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static,
+    ) where
         W: Future<Output = ()> + Send,
     {
         let runtime = Arc::clone(&self.runtime);
@@ -125,7 +129,7 @@ impl StreamHandler {
                     tokio::select! {
                         () = work(Arc::clone(&runtime), io) => {}
                         () = place.lost() => {
-                            tracing::warn!(pod = %place.pod(), "too many streaming clients: disconnected one of the pod that has the most");
+                            tracing::warn!("too many streaming clients: disconnected one of the pod that has the most");
                         }
                     }
                     runtime.request_trim();
@@ -134,7 +138,7 @@ impl StreamHandler {
                 Err(error) => tracing::debug!(error = chain(&error), "a streaming client disconnected"),
             }
         };
-        tokio::spawn(begun.in_current_span());
+        tokio::spawn(begun.instrument(names));
     }
 }
 

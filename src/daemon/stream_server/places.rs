@@ -59,10 +59,6 @@ impl Places {
 }
 
 impl Place {
-    pub(super) fn pod(&self) -> &PodId {
-        &self.pod
-    }
-
     /// Waits until the place was given to another client.
     pub(super) async fn lost(&self) {
         self.lost.notified().await;

@@ -168,7 +168,8 @@ impl Repository {
                 other => return other,
             };
             let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
-            tracing::debug!(%error, ?pause, "a request to the registry failed; will retry");
+            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            tracing::debug!(%error, pause_ms, "a request to the registry failed; will retry");
             self.http.counters.retried();
             tokio::time::sleep(pause).await;
         }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use model::{ContainerId, ContainerSpec};
 use sync::threads::ORDINARY;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use super::create::{PreparedContainer, container_image};
 use super::create_error::CreateError;
@@ -68,7 +69,8 @@ impl Runtime {
             let (runtime, stopped) = (self.clone(), pod.clone());
             tokio::spawn(async move {
                 drop(preparing.await);
-                runtime.cleanup_abandoned(&stopped, &id, &intent).await;
+                let names = runtime.container_span(&stopped, &id);
+                runtime.cleanup_abandoned(&stopped, &id, &intent).instrument(names).await;
             });
             return Err(CreateError::GivenUp(pod));
         }

@@ -8,6 +8,7 @@ mod create_abort;
 mod create_error;
 pub(crate) mod create_plan;
 mod devices;
+mod exit_log;
 mod log;
 pub(crate) mod oom_score;
 mod pod_resources_check;

@@ -18,6 +18,7 @@ use net::cni::{self, Cni};
 use net::{Attached, bridge};
 use sync::RwLock;
 
+use crate::log_names::LogNames;
 use crate::runtime::{Runtime, blocking, blocking_stop};
 use crate::store::{NetworkKind, PodRecord};
 
@@ -110,6 +111,15 @@ impl Networks {
         &self.bridge
     }
 
+    /// Returns a value that changes when other files or settings decide about the network. Blocks on file I/O.
+    pub(crate) fn fingerprint(&self) -> (NetworkMode, cni::DirStamp) {
+        let mode = self.mode();
+        match mode {
+            NetworkMode::Auto | NetworkMode::Cni => (mode, self.cni.dir_stamp()),
+            NetworkMode::Bridge | NetworkMode::None => (mode, cni::DirStamp::default()),
+        }
+    }
+
     /// Returns the kind of network for new pods.
     pub(crate) fn connection(&self) -> NetworkKind {
         match self.mode() {
@@ -121,6 +131,20 @@ impl Networks {
     }
 
     pub(crate) async fn readiness(&self) -> Readiness {
+        let bridge = Arc::clone(&self.bridge);
+        self.readiness_with(move || bridge.set_up()).await
+    }
+
+    /// Does the same, but only checks whether the bridge can be created.
+    pub(crate) async fn readiness_without_changes(&self) -> Readiness {
+        let bridge = Arc::clone(&self.bridge);
+        self.readiness_with(move || bridge.check().map(|()| Vec::new())).await
+    }
+
+    async fn readiness_with(
+        &self,
+        bridge: impl FnOnce() -> Result<Vec<String>, bridge::NotReady> + Send + 'static,
+    ) -> Readiness {
         match self.connection() {
             // As ready, the kubelet would create pods repeatedly and wait for their addresses.
             NetworkKind::None => Readiness::NotReady {
@@ -135,16 +159,13 @@ impl Networks {
                 }
                 Err(error) => Readiness::NotReady { reason: "CniNotReady", message: chain(&error) },
             },
-            NetworkKind::Bridge => {
-                let bridge = Arc::clone(&self.bridge);
-                match blocking(move || bridge.set_up()).await {
-                    Ok(warnings) => {
-                        let warnings: String = warnings.iter().map(|warning| format!("; {warning}")).collect();
-                        Readiness::Ready(format!("pods are connected by the built-in bridge{warnings}"))
-                    }
-                    Err(error) => Readiness::NotReady { reason: "BridgeNotReady", message: chain(&error) },
+            NetworkKind::Bridge => match blocking(bridge).await {
+                Ok(warnings) => {
+                    let warnings: String = warnings.iter().map(|warning| format!("; {warning}")).collect();
+                    Readiness::Ready(format!("pods are connected by the built-in bridge{warnings}"))
                 }
-            }
+                Err(error) => Readiness::NotReady { reason: "BridgeNotReady", message: chain(&error) },
+            },
         }
     }
 
@@ -184,19 +205,23 @@ impl Runtime {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
         // Does not wait for the removal of the interface: it is down already.
         if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
-            tracing::warn!(pod = %id, error = chain(&error), "cannot detach the stopped pod from the built-in bridge");
+            tracing::warn!(error = chain(&error), "cannot detach the stopped pod from the built-in bridge");
         }
         let cni = self.networks.cni();
         match cni.is_attached(id.as_str()).await {
             Ok(false) => {}
             Ok(true) => {
                 if let Err(error) = cni.del(&self.detach_target(id.as_str())).await {
-                    tracing::warn!(pod = %id, error = chain(&error), "cannot detach the stopped pod from its CNI network; will retry");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot detach the stopped pod from its CNI network; will retry"
+                    );
                 }
             }
-            Err(error) => {
-                tracing::warn!(pod = %id, error = chain(&error), "cannot read the CNI record of the stopped pod; it may still be attached")
-            }
+            Err(error) => tracing::warn!(
+                error = chain(&error),
+                "cannot read the CNI record of the stopped pod; it may still be attached"
+            ),
         }
     }
 
@@ -223,22 +248,27 @@ impl Runtime {
             }
             for pod in alive {
                 if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
-                    tracing::warn!(pod = %pod.id, error = chain(&error), "cannot restore the addresses and host ports of a running pod after the daemon's start");
+                    let _names = Self::pod_record_span(&pod).entered();
+                    tracing::warn!(error = chain(&error), "cannot restore the addresses and host ports of a running pod after the daemon's start");
                 }
             }
             if let Err(error) = bridge.resume(position) {
                 tracing::warn!(error = chain(&error), "cannot read the last allocated pod address; allocation restarts at the first free address of the pool");
             }
-            if wanted && let Err(error) = bridge.acquire() {
-                return tracing::warn!(error = chain(&error), "cannot reserve the built-in bridge for this daemon; another daemon may use it");
+            // The condition NetworkReady has the reason.
+            if wanted && bridge.acquire().is_err() {
+                return;
             }
             if let Some(pod) = spared {
-                return tracing::warn!(pod = %pod.id, "not removing leftover network interfaces: the record of this pod is unreadable and one may be its own");
+                let _names = Self::pod_record_span(&pod).entered();
+                return tracing::warn!("not removing leftover network interfaces: the record of this pod is unreadable and one may be its own");
             }
             match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
                 Ok((swept, _)) => tracing::info!(?swept, "removed interfaces of pods that no longer exist"),
-                Err(error) => tracing::warn!(error = chain(&error), "removing interfaces of pods that no longer exist failed"),
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "removing interfaces of pods that no longer exist failed")
+                }
             }
         })
         .await;
@@ -259,7 +289,11 @@ impl Runtime {
     async fn check_networks(&self) {
         for pod in self.connected_by(NetworkKind::Cni) {
             if let Err(error) = self.networks.cni().check(&self.detach_target(pod.id.as_str())).await {
-                tracing::info!(pod = %pod.id, error = chain(&error), "the CNI plugins report a problem of a running pod's network (CHECK); recreate the pod if it has no network");
+                let _names = Self::pod_record_span(&pod).entered();
+                tracing::info!(
+                    error = chain(&error),
+                    "the CNI plugins report a problem of a running pod's network (CHECK); recreate the pod if it has no network"
+                );
             }
         }
     }
@@ -275,9 +309,12 @@ impl Runtime {
     /// Detaches pods that no longer exist, and calls GC of the plugins.
     pub(crate) async fn collect_garbage(&self) {
         let alive: Vec<String> = self.alive().into_iter().collect();
-        let cni::GcReport { detached, networks: _, failed } = self.networks.cni().gc(&alive).await;
+        let cni::GcReport { detached, identities, networks: _, failed } = self.networks.cni().gc(&alive).await;
         for pod in detached {
-            tracing::info!(pod, "detached a pod that no longer exists from its CNI network");
+            let names = identities.get(&pod);
+            let names = names.map(|cni::PodIdentity { namespace, name, uid }| LogNames::of_meta(namespace, name, uid));
+            let _names = names.unwrap_or_default().with_pod_id(&pod).span().entered();
+            tracing::info!("detached a pod that no longer exists from its CNI network");
         }
         for failure in failed {
             tracing::warn!(error = chain(&failure), "cannot collect the garbage of CNI networks; will retry");

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use model::{ErrorClass, ErrorKind, PodId};
+use tracing::Instrument as _;
 
 use crate::runtime::cleanup::CleanupFailure;
 use crate::runtime::container::remove::words;
@@ -52,7 +53,8 @@ impl Runtime {
         let id = pod.id.clone();
         self.stop_pod_entry(&entry).await.map_err(|source| RemovePodError::Stop { pod: id.clone(), source })?;
         for container in self.containers_of(&id) {
-            let removed = self.remove_entry(&container).await;
+            let names = self.container_record_span(&container.get());
+            let removed = self.remove_entry(&container).instrument(names).await;
             removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
         }
         // A concurrent change writes into the directory.

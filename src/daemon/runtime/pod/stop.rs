@@ -49,7 +49,8 @@ impl Runtime {
     pub(crate) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
         let pod = entry.get();
         for container in self.containers_of(&pod.id) {
-            self.stop_entry(&container, Duration::ZERO).await?;
+            let names = self.container_record_span(&container.get());
+            self.stop_entry(&container, Duration::ZERO).instrument(names).await?;
         }
         if pod.state != PodState::NotReady {
             self.at_step(&Step::StopPod(&pod));

@@ -13,10 +13,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use model::stats::DiskUsage;
 use sync::{Condvar, Mutex};
+use tracing::Span;
 
 use super::disk_walk::{Found, Walk};
+use crate::log_names::LogNames;
 use crate::store::samples::{DiskSample, Refresh};
-use crate::store::{ContainerRecord, Entry};
+use crate::store::{ContainerRecord, Entry, PodRecord};
 
 /// The time for which one layer is walked before another has its turn.
 const SLICE: Duration = Duration::from_millis(20);
@@ -52,6 +54,7 @@ struct Queue {
 struct Job {
     /// Weak: a removed container needs no value.
     container: Weak<Container>,
+    pod: Option<Arc<PodRecord>>,
     dir: PathBuf,
     walk: Option<Walk>,
     spent: Duration,
@@ -60,18 +63,19 @@ struct Job {
 
 impl DiskUsageMeter {
     /// Queues the layers of `containers` that need a measurement, and waits up to `within` for
-    /// those without a value. `dir` returns the directory of a layer.
+    /// those without a value. `dir` returns the directory of a layer, `pod` the pod for log lines.
     pub(super) fn request(
         self: &Arc<Self>,
         containers: &[Arc<Container>],
         within: Duration,
         dir: impl Fn(&ContainerRecord) -> PathBuf,
+        pod: impl Fn(&ContainerRecord) -> Option<Arc<PodRecord>>,
     ) {
         let now = Instant::now();
         let mut new = Vec::new();
         let mut queue = self.lock();
         for container in containers {
-            let job = || Job::new(container, dir(&container.get()));
+            let job = || Job::new(container, dir(&container.get()), pod(&container.get()));
             match container.samples().disk.take(now) {
                 Refresh::No => {}
                 Refresh::First => {
@@ -193,8 +197,12 @@ impl Queue {
 }
 
 impl Job {
-    fn new(container: &Arc<Container>, dir: PathBuf) -> Self {
-        Self { container: Arc::downgrade(container), dir, walk: None, spent: Duration::ZERO, large: false }
+    fn new(container: &Arc<Container>, dir: PathBuf, pod: Option<Arc<PodRecord>>) -> Self {
+        Self { container: Arc::downgrade(container), pod, dir, walk: None, spent: Duration::ZERO, large: false }
+    }
+
+    fn names(&self, container: &Container) -> Span {
+        LogNames::of_container(&container.get(), self.pod.as_deref()).span()
     }
 
     /// Measures a layer for a slice; returns it if it is not finished.
@@ -204,8 +212,10 @@ impl Job {
             Ok(Some(found)) => {
                 self.spent += begin.elapsed();
                 if self.end(Some(found)) {
-                    let id = &container.get().id;
-                    tracing::warn!(container = %id, "a writable layer is too deep or changed while it was measured; the result may be too low");
+                    let _names = self.names(&container).entered();
+                    tracing::warn!(
+                        "a writable layer is too deep or changed while it was measured; the result may be too low"
+                    );
                 }
                 None
             }
@@ -222,7 +232,8 @@ impl Job {
                 // A layer that is being removed may vanish during the walk.
                 let there = self.dir.exists();
                 if self.end(None) && there {
-                    tracing::warn!(container = %container.get().id, %error, "cannot measure a writable layer");
+                    let _names = self.names(&container).entered();
+                    tracing::warn!(%error, "cannot measure a writable layer");
                 }
                 None
             }
@@ -238,7 +249,7 @@ impl Job {
     }
 
     /// Returns true for a failure that was not logged yet.
-    fn end(self, found: Option<Found>) -> bool {
+    fn end(&self, found: Option<Found>) -> bool {
         let Some(container) = self.container.upgrade() else { return false };
         let look = found.map(|Found { bytes, inodes, whole }| DiskSample {
             usage: DiskUsage { at: SystemTime::now(), bytes, inodes },

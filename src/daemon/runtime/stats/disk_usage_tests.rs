@@ -39,7 +39,7 @@ impl Layers {
     }
 
     fn request(&self, containers: &[Arc<Container>], within: Duration) {
-        self.meter.request(containers, within, |record| self.layer(record));
+        self.meter.request(containers, within, |record| self.layer(record), |_| None);
     }
 }
 
@@ -131,6 +131,7 @@ fn a_large_layer_delays_no_other() {
 fn large_and_small_ones_take_turns_and_new_ones_come_first() {
     let place = Path::new("/nowhere");
     let job = |name: &str| Job {
+        pod: None,
         container: Weak::new(),
         dir: place.join(name),
         walk: None,

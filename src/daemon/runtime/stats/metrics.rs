@@ -71,10 +71,11 @@ impl Runtime {
                 Ok(Some(metered)) => list.push(metered),
                 Ok(None) => {}
                 Err(error) => {
+                    let _names = self.container_record_span(&entry.get()).entered();
                     tracing::warn!(
                         error = chain(&error),
                         "cannot read the metrics of a container; ListPodSandboxMetrics omits it"
-                    )
+                    );
                 }
             }
         }

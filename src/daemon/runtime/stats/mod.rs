@@ -142,7 +142,10 @@ impl Runtime {
         for (entry, containers) in pods {
             match self.pod_usage(entry, buffers) {
                 Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, buffers)),
-                Err(error) => tracing::warn!(error = chain(&error), "cannot read the stats of a pod; leaving it out"),
+                Err(error) => {
+                    let _names = Self::pod_record_span(&entry.get()).entered();
+                    tracing::warn!(error = chain(&error), "cannot read the stats of a pod; leaving it out");
+                }
             }
         }
         list
@@ -155,7 +158,8 @@ impl Runtime {
                 Ok(seen) if seen.stats.group.is_some() => list.push(seen),
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; leaving it out")
+                    let _names = self.container_record_span(&entry.get()).entered();
+                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; leaving it out");
                 }
             }
         }
@@ -216,7 +220,8 @@ impl Runtime {
 
     /// Queues old measurements of writable layers.
     fn measure(&self, entries: &[Container]) {
-        self.meter.request(entries, FIRST_WITHIN, |record| self.layout.writable_layer(&record.id));
+        let dir = |record: &ContainerRecord| self.layout.writable_layer(&record.id);
+        self.meter.request(entries, FIRST_WITHIN, dir, |record| self.pod(record.pod.as_str()).ok());
     }
 
     fn add_networks(&self, pods: &mut [PodStatsEntry]) {
@@ -251,7 +256,8 @@ impl Runtime {
                 // The network of a pod that is being stopped is removed before the stop is
                 // recorded.
                 if still_ready() {
-                    tracing::warn!(%pod, %error, "cannot read the pod's network statistics");
+                    let _names = self.pod_span(pod).entered();
+                    tracing::warn!(%error, "cannot read the pod's network statistics");
                 }
                 None
             }

@@ -58,16 +58,16 @@ impl Runtime {
                 match end {
                     DetachReason::Done => watch.shutdown_status().unwrap_or(Outcome::Success),
                     DetachReason::Slow => {
-                        tracing::info!(%container, "disconnected an attach client that read too slowly");
+                        tracing::info!("disconnected an attach client that read too slowly");
                         let words = "error attaching to container: the output was not taken fast enough";
                         Outcome::Failed(words.to_owned())
                     }
-                    DetachReason::Gone => return tracing::debug!(%container, "the attach client disconnected"),
+                    DetachReason::Gone => return tracing::debug!("the attach client disconnected"),
                 }
             }
             Err(error) => {
                 let words = chain(&error);
-                tracing::debug!(%container, error = words, "attaching a client to the container failed");
+                tracing::debug!(error = words, "attaching a client to the container failed");
                 Outcome::Failed(format!("error attaching to container: {words}"))
             }
         };

@@ -68,7 +68,7 @@ impl Runtime {
                     code = session.wait_for_exit(streams, &mut watch) => code,
                     () = disconnected => {
                         sandbox.forget_exec(exec);
-                        return tracing::debug!(%container, "the client of an exec disconnected before the command ended");
+                        return tracing::debug!("the client of an exec disconnected before the command ended");
                     }
                 };
                 match code {
@@ -81,7 +81,7 @@ impl Runtime {
             }
             Err(error) => {
                 let message = chain(&error);
-                tracing::debug!(%container, error = message, "exec in the container failed");
+                tracing::debug!(error = message, "exec in the container failed");
                 Outcome::Failed(format!("error executing command in container: {message}"))
             }
         };

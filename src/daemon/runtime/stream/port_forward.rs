@@ -98,7 +98,7 @@ impl Runtime {
             }
             Err(failed) => {
                 let words = model::error_chain::chain(&failed);
-                tracing::debug!(%pod, port, error = words, "forwarding a connection to a port of the pod failed");
+                tracing::debug!(port, error = words, "forwarding a connection to a port of the pod failed");
                 error.send(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
                 drop((input, output));
             }

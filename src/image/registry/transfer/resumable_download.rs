@@ -68,7 +68,8 @@ impl<'a> BlobStream<'a> {
                 backoff = Backoff::new();
             }
             let Some(pause) = backoff.pause(None) else { return Err(error) };
-            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "a layer download was interrupted; resuming it");
+            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, pause_ms, "a layer download was interrupted; resuming it");
             self.pull.counters.retried();
             tokio::time::sleep(pause).await;
         }
