@@ -21,11 +21,7 @@ fn run(daemon: &Daemon, name: &str, script: &str, variables: &[(&str, &str)]) ->
     let pod = daemon.run_pod(&format!("pod-{name}"));
     let mut config = container(name, &["sh", "-c", script]);
     config.linux.as_mut().unwrap().resources = Some(limits(500, 256));
-    let pair = |(key, value): &(&str, &str)| v1::KeyValue {
-        key: (*key).to_owned(),
-        value: value.as_bytes().to_vec(),
-        ..v1::KeyValue::default()
-    };
+    let pair = |(key, value): &(&str, &str)| v1::KeyValue { key: (*key).to_owned(), value: value.as_bytes().to_vec() };
     config.envs.extend(variables.iter().map(pair));
     let id = daemon.client().run_config(&pod, config);
     daemon.client().wait_printed(&id, "ready");
