@@ -86,7 +86,7 @@ fn an_exhausted_pool_is_an_error_until_an_address_is_freed() {
         let error = bridge.reserve(&id(9)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
-            (ErrorKind::Exhausted, "all 5 addresses of 10.213.0.0/29 are taken")
+            (ErrorKind::Exhausted, "all 5 pod addresses of 10.213.0.0/29 are in use: set larger network.bridge.pools")
         );
         bridge.detach(&pods[2].pod.id).unwrap().wait();
         assert_eq!(bridge.reserve(&id(9)).unwrap(), pods[2].ips);

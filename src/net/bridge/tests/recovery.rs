@@ -242,7 +242,7 @@ fn another_interface_with_the_name_of_the_bridge_is_not_changed() {
         let error = dual().set_up().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "crisp0 already exists as veth, expected a bridge: remove it, or change network.bridge.name"
+            "network interface crisp0 already exists as veth, expected a bridge: remove it, or change network.bridge.name"
         );
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip address show crisp0").contains("10.213"));

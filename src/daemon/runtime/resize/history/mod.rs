@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn all_histories_together_fit_and_the_oldest_go_first() {
         let root = tempfile::tempdir().unwrap();
-        let history = History::new(Bounds { entries: 2, file_bytes: 4096, node_bytes: 3000 });
+        let history = History::new(Bounds { entries: 2, file_bytes: 4096, node_bytes: 1000 });
         let dir = |number: u8| {
             let dir = root.path().join(number.to_string());
             std::fs::create_dir_all(&dir).unwrap();
@@ -243,7 +243,7 @@ mod tests {
                 .flat_map(|number| std::fs::read_dir(dir(number)).unwrap())
                 .map(|file| file.unwrap().metadata().unwrap().len())
                 .sum();
-            assert!(used <= 3000, "{used} bytes after entry {at}");
+            assert!(used <= 1000, "{used} bytes after entry {at}");
         }
         assert_eq!(began(&history.read(&pod(4), dir(4))), [38, 39]);
         assert!(history.read(&pod(0), dir(0)).is_empty());
