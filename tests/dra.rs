@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::future::Future;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -50,7 +51,7 @@ impl Driver {
     /// Waits for the plugin's registration socket.
     fn registry(&self) -> PathBuf {
         let socket = self.path(&format!("registry/{DRIVER}-reg.sock"));
-        wait_for("the plugin to register", seconds(20), || socket.exists().then_some(()));
+        wait_for("the plugin to register", seconds(20), || UnixStream::connect(&socket).ok());
         socket
     }
 

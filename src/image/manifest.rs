@@ -88,7 +88,7 @@ pub enum ManifestError {
         column: usize,
     },
     /// An unsupported media type.
-    #[error("the media type of the image's {0} is not supported")]
+    #[error("the media type of {0} is not supported")]
     MediaType(&'static str),
     /// Docker schema 1 or an unknown newer version.
     #[error("image manifest schema version {0} is not supported: expected 2")]
@@ -219,7 +219,7 @@ impl Document {
             (None, None, Some(entries)) if is_index(&media_type) => {
                 Ok(Self::Index(entries.all().map_err(ManifestError::TooManyEntries)?))
             }
-            _ => Err(ManifestError::MediaType("the manifest")),
+            _ => Err(ManifestError::MediaType("the image's manifest")),
         }
     }
 }
@@ -230,13 +230,13 @@ impl Manifest {
             config.media_type.as_str(),
             "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
         ) {
-            return Err(ManifestError::MediaType("the config"));
+            return Err(ManifestError::MediaType("the image's config"));
         }
         let layers = layers.all().map_err(ManifestError::TooManyLayers)?;
         check_layer_count(layers.len())?;
         match layers.iter().all(|layer| is_layer(&layer.media_type)) {
             true => Ok(Self { config, layers }),
-            false => Err(ManifestError::MediaType("a layer")),
+            false => Err(ManifestError::MediaType("a layer of the image")),
         }
     }
 }

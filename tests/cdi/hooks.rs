@@ -258,7 +258,10 @@ fn a_failed_hook_fails_the_request_with_its_output_and_leaves_nothing() {
             let stop = hook("poststop", &format!("echo {moment} >> {}stopped", here.display()));
             specs.device(json!({"hooks": [hook(moment, "true"), hook(moment, script), stop]}));
             let refusal = client.try_create(&pod, given(&format!("c{names}"), &["true"], &["d"])).unwrap_err();
-            assert!(refusal.message().contains(&format!("{moment} hook /bin/sh: {words}")), "{refusal:?}");
+            assert!(
+                refusal.message().contains(&format!("{moment} hook /bin/sh of the container: {words}")),
+                "{refusal:?}"
+            );
             daemon.wait_until_like(&before);
         }
     }
@@ -269,7 +272,7 @@ fn a_failed_hook_fails_the_request_with_its_output_and_leaves_nothing() {
         let id = client.try_create(&pod, given(moment, &IDLE, &["d"])).unwrap();
         let refusal = client.start(&id).unwrap_err();
         assert!(
-            refusal.message().contains(&format!("{moment} hook /bin/sh: exit status 3: the reason")),
+            refusal.message().contains(&format!("{moment} hook /bin/sh of the container: exit status 3: the reason")),
             "{refusal:?}"
         );
         let status = client.status(&id);
@@ -309,7 +312,9 @@ fn a_hook_that_exceeds_its_timeout_is_killed_with_its_children() {
         let begun = Instant::now();
         let refusal = client.try_create(&pod, given(moment, &["true"], &["d"])).unwrap_err();
         assert!(
-            refusal.message().contains(&format!("{moment} hook /bin/sh: did not end within 1 s: begun")),
+            refusal
+                .message()
+                .contains(&format!("{moment} hook /bin/sh of the container: did not end within 1 s: begun")),
             "{refusal:?}"
         );
         assert!(begun.elapsed() < seconds(20), "{:?}", begun.elapsed());
@@ -319,7 +324,10 @@ fn a_hook_that_exceeds_its_timeout_is_killed_with_its_children() {
     specs.device(json!({"hooks": [sleeps("poststart")]}));
     let id = client.try_create(&pod, given("poststart", &IDLE, &["d"])).unwrap();
     let refusal = client.start(&id).unwrap_err();
-    assert!(refusal.message().contains("poststart hook /bin/sh: did not end within 1 s"), "{refusal:?}");
+    assert!(
+        refusal.message().contains("poststart hook /bin/sh of the container: did not end within 1 s"),
+        "{refusal:?}"
+    );
     wait_for("the hook to exit", seconds(5), || (naps() == 0).then_some(()));
     specs.device(json!({"hooks": [sleeps("poststop")]}));
     let id = client.try_create(&pod, given("poststop", &IDLE, &["d"])).unwrap();

@@ -104,7 +104,7 @@ fn a_pod_cgroup_of_the_client_is_not_changed() {
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
     let before = kernel_limits(&daemon, "given");
     let output = daemon.env.verb_ok("resize", &["shop", "web=cpu:700m,memory:96Mi"]);
-    assert!(output.contains("manages the pod's cgroup and was not changed"), "{output}");
+    assert!(output.contains("of the pod is managed by the client and was not changed"), "{output}");
     assert_limits(&daemon, &id, 700, 96);
     assert_eq!(kernel_limits(&daemon, "given"), before);
     let words = daemon.env.verb_fails("resize", &["shop", "--pod-memory", "1Gi"]);

@@ -41,7 +41,7 @@ impl Plan {
 /// Resources of the daemon at one time.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
-    pss_kib: u64,
+    anonymous_kib: u64,
     fds: usize,
     threads: usize,
 }
@@ -98,11 +98,11 @@ fn a_daemon_with_polling_clients_does_not_grow() {
             let (now, used) = (Instant::now(), kernel_state::processor_time(daemon.pid()));
             let cpu_percent = (used - last.1).as_secs_f64() / (now - last.0).as_secs_f64() * 100.0;
             let held = kernel_state::holding(daemon.pid());
-            let pss_kib = kernel_state::proportional(daemon.pid());
+            let anonymous_kib = kernel_state::anonymous_memory(daemon.pid());
             let at = begin.elapsed();
-            readings.push(Reading { pss_kib, fds: held.fds, threads: held.threads });
+            readings.push(Reading { anonymous_kib, fds: held.fds, threads: held.threads });
             eprintln!(
-                "{:7.1} s  CPU {cpu_percent:5.2} %  PSS {pss_kib:6} KiB  {:4} descriptors  {:3} threads",
+                "{:7.1} s  CPU {cpu_percent:5.2} %  {anonymous_kib:6} KiB anonymous  {:4} descriptors  {:3} threads",
                 at.as_secs_f64(),
                 held.fds,
                 held.threads
@@ -118,12 +118,12 @@ fn assert_flat(readings: &[Reading]) {
     let (first, second) = readings.split_at(readings.len() / 2);
     let most = |half: &[Reading], of: fn(&Reading) -> u64| half.iter().map(of).max().unwrap();
     // A sample may be taken during a large response, so the median counts.
-    let pss = |half: &[Reading]| {
-        let mut all: Vec<u64> = half.iter().map(|reading| reading.pss_kib).collect();
+    let memory = |half: &[Reading]| {
+        let mut all: Vec<u64> = half.iter().map(|reading| reading.anonymous_kib).collect();
         all.sort_unstable();
         all[all.len() / 2]
     };
-    assert!(pss(second) <= pss(first) + pss(first) / 20 + 512, "memory grows: {readings:?}");
+    assert!(memory(second) <= memory(first) + memory(first) / 20 + 512, "memory grows: {readings:?}");
     let fds = |half| most(half, |reading| u64::try_from(reading.fds).unwrap());
     assert!(fds(second) <= fds(first) + 4, "descriptors pile up: {readings:?}");
     // Threads for blocking work start and exit.

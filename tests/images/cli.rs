@@ -142,7 +142,10 @@ fn an_unsupported_image_is_refused_with_the_error_of_the_daemon() {
     let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
     let error = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
-    assert!(error.contains("media type of a layer is not supported") && !error.contains("not this version"), "{error}");
+    assert!(
+        error.contains("media type of a layer of the image is not supported") && !error.contains("not this version"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -216,7 +216,9 @@ fn a_pull_logs_its_pod_and_refuses_unsupported_fields() {
     pull(|_| ()).unwrap();
     pull(|r| pod(r).metadata = None).unwrap();
     let log = daemon.env.read_log();
-    let done =
-        log.lines().find(|line| line.contains("PullImage") && line.contains("done")).unwrap_or_else(|| panic!("{log}"));
+    let done = log
+        .lines()
+        .find(|line| line.contains("PullImage") && line.contains("request complete"))
+        .unwrap_or_else(|| panic!("{log}"));
     assert!(done.contains("tests/pod uid-of-pod") && done.contains(&name), "{done}");
 }

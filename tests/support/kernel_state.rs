@@ -196,8 +196,9 @@ pub(crate) fn processor_time(pid: i32) -> Duration {
     Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap()
 }
 
-/// Returns the PSS of a process in KiB.
-pub(crate) fn proportional(pid: i32) -> u64 {
+/// Returns the anonymous memory of a process in KiB. Unlike PSS, it does not change with the processes that run the
+/// same program.
+pub(crate) fn anonymous_memory(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    status_lines(&text)["Pss"].trim_end_matches(" kB").parse().unwrap()
+    status_lines(&text)["Anonymous"].trim_end_matches(" kB").parse().unwrap()
 }

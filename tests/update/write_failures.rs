@@ -25,7 +25,7 @@ fn whichever_write_fails_everything_is_as_it_was() {
             Ok(()) => break,
             Err(refusal) => {
                 assert!(refusal.message().contains(&point), "{refusal:?}");
-                assert!(refusal.message().contains("writing \""), "the value: {refusal:?}");
+                assert!(refusal.message().contains("writing the limit \""), "the value: {refusal:?}");
                 assert!(refusal.message().contains("/sys/fs/cgroup/"), "the file: {refusal:?}");
                 assert!(!refusal.message().contains("taken back"), "{refusal:?}");
             }
@@ -98,7 +98,7 @@ fn a_write_that_the_kernel_rejects_is_reported_with_its_errno() {
     let mut asked = limits(700, 128);
     asked.cpuset_cpus = "1000".into();
     let refusal = client.update(&id, asked).unwrap_err();
-    assert!(refusal.message().contains("writing \"1000\" to ") && refusal.message().contains("cpuset.cpus"));
+    assert!(refusal.message().contains("writing the limit \"1000\" to ") && refusal.message().contains("cpuset.cpus"));
     assert!(refusal.message().contains("os error"), "{refusal:?}");
     assert_limits(&daemon, &id, 500, 64);
 }

@@ -21,8 +21,8 @@ fn invalid_pods_are_refused_by_field() {
     let node = v1::NamespaceMode::Node.into();
     type Change = fn(&mut v1::NamespaceOption, i32);
     let cases: [(&str, Change); 8] = [
-        ("pid: must not be NODE in a pod with a user namespace", |spaces, node| spaces.pid = node),
-        ("ipc: must not be NODE in a pod with a user namespace", |spaces, node| spaces.ipc = node),
+        ("pid: the PID namespace must not be NODE in a pod with a user namespace", |spaces, node| spaces.pid = node),
+        ("ipc: the IPC namespace must not be NODE in a pod with a user namespace", |spaces, node| spaces.ipc = node),
         ("userns_options.uids: empty", |spaces, _| spaces.userns_options.as_mut().unwrap().uids.clear()),
         ("userns_options.gids: empty", |spaces, _| spaces.userns_options.as_mut().unwrap().gids.clear()),
         ("userns_options.uids[1].container_id:", |spaces, _| {
@@ -68,7 +68,7 @@ fn a_container_with_other_ids_than_its_pod_is_refused() {
         (&plain, with(Some(mapped(ids())))),
     ] {
         let refusal = refused(&daemon, pod, config);
-        let field = "config.linux.security_context.namespace_options.userns_options: must equal those of the pod";
+        let field = "config.linux.security_context.namespace_options.userns_options: the container's user namespace mappings must equal those of the pod";
         assert!(refusal.code() == Code::InvalidArgument && refusal.message().contains(field), "{refusal:?}");
     }
 }
@@ -92,9 +92,12 @@ fn invalid_containers_are_refused_by_field_and_leave_nothing() {
     mapping.mounts = vec![v1::Mount { container_path, host_path, uid_mappings: ids(), ..Default::default() }];
     for (config, field) in [
         (host_pids, "config.linux.security_context.namespace_options.pid:"),
-        (as_user(idle("main"), 65536), "config.linux.security_context.run_as_user: 65536 is not mapped"),
-        (group, "config.linux.security_context.run_as_group: 65536 is not mapped"),
-        (groups, "config.linux.security_context.supplemental_groups: 70000 is not mapped"),
+        (
+            as_user(idle("main"), 65536),
+            "config.linux.security_context.run_as_user: user or group ID 65536 is not mapped",
+        ),
+        (group, "config.linux.security_context.run_as_group: user or group ID 65536 is not mapped"),
+        (groups, "config.linux.security_context.supplemental_groups: user or group ID 70000 is not mapped"),
         (shared, "config.mounts[0].propagation:"),
         (mapping, "config.mounts[0].gidMappings: empty"),
     ] {

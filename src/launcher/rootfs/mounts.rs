@@ -154,8 +154,9 @@ fn bind(
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     if ids.map(mount, &tree, options.reach).map_err(|source| ids_refused(target, &from, source))? == Mapped::TopAlone {
         let (target, from) = (target.display(), from.display());
-        let message =
-            format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does");
+        let message = format!(
+            "mount at {target}: a mount below {from} does not support ID-mapped mounts, so none below it is mapped"
+        );
         warnings.push(LaunchWarningKind::IdMap.warning(message));
     }
     options.apply(&tree).map_err(step("setting its attributes"))?;
