@@ -209,7 +209,9 @@ mod tests {
             ("Labels", texts.into()),
         ] {
             let error = ConfigBlob::parse(&blob(serde_json::json!({field: value}))).unwrap_err();
-            let text = format!("field {field} of the image config has 8193 items: at most 8192 are allowed");
+            let text = format!(
+                "cannot use the pulled or imported image: field {field} of its config has 8193 items: at most 8192 are allowed"
+            );
             assert_eq!(error.to_string(), text);
         }
         for (field, value, max) in [
@@ -222,7 +224,10 @@ mod tests {
             ("Entrypoint", serde_json::json!(["u".repeat(131_073)]), 131_072),
         ] {
             let error = ConfigBlob::parse(&blob(serde_json::json!({field: value}))).unwrap_err();
-            assert_eq!(error.to_string(), format!("field {field} of the image config is longer than {max} bytes"));
+            let text = format!(
+                "cannot use the pulled or imported image: field {field} of its config is longer than {max} bytes"
+            );
+            assert_eq!(error.to_string(), text);
         }
     }
 

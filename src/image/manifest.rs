@@ -102,7 +102,7 @@ pub enum ManifestError {
         offered: Vec<String>,
     },
     /// The image is for another platform.
-    #[error("image is for {}, this machine is {wanted}", short(found))]
+    #[error("the pulled or imported image is for {}, this machine is {wanted}", short(found))]
     WrongPlatform {
         /// The platform of this machine.
         wanted: String,
@@ -110,7 +110,7 @@ pub enum ManifestError {
         found: String,
     },
     /// The image has no layers, so no root filesystem.
-    #[error("image has no layers")]
+    #[error("the pulled or imported image has no layers: at least one is required")]
     NoLayers,
     /// More layers than one overlay mount supports.
     #[error("the image has {0} layers: at most {LAYERS_MAX} are allowed")]
@@ -127,7 +127,9 @@ pub enum ManifestError {
         diff_ids: usize,
     },
     /// A list or map of the config has too many items.
-    #[error("field {field} of the image config has {count} items: at most {CONFIG_ITEMS_MAX} are allowed")]
+    #[error(
+        "cannot use the pulled or imported image: field {field} of its config has {count} items: at most {CONFIG_ITEMS_MAX} are allowed"
+    )]
     TooManyItems {
         /// The field.
         field: &'static str,
@@ -135,7 +137,7 @@ pub enum ManifestError {
         count: usize,
     },
     /// A string of the config is too long.
-    #[error("field {field} of the image config is longer than {max} bytes")]
+    #[error("cannot use the pulled or imported image: field {field} of its config is longer than {max} bytes")]
     TooLong {
         /// The field.
         field: &'static str,
@@ -143,10 +145,10 @@ pub enum ManifestError {
         max: usize,
     },
     /// A string of the config cannot be passed to a process.
-    #[error("field {0} of the image config contains a NUL byte")]
+    #[error("cannot use the pulled or imported image: field {0} of its config contains a NUL byte")]
     Nul(&'static str),
     /// An index in an index in an index.
-    #[error("the image index contains too many levels of other indexes")]
+    #[error("the image index of the pulled or imported image contains too many levels of other indexes")]
     Nested,
 }
 

@@ -62,7 +62,7 @@ pub enum OciError {
     MountOver(String),
     #[error("the image's working directory {0:?} must be an absolute path")]
     WorkingDir(String),
-    #[error("building the container's config.json")]
+    #[error("building the config.json of the container to create")]
     Build(#[from] OciSpecError),
 }
 

@@ -18,9 +18,9 @@ pub(crate) const CONNECTION_ROOM: usize = 4 << 20;
 /// The stream ended abnormally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    #[error("the streaming client reset the stream")]
+    #[error("the client of an exec, attach or port-forward aborted a stream (SPDY RST_STREAM)")]
     Reset,
-    #[error("the connection to the streaming client was closed")]
+    #[error("the connection to the client of an exec, attach or port-forward was closed")]
     Lost,
 }
 

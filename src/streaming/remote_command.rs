@@ -39,9 +39,9 @@ pub struct Timeouts {
 /// The client did not open its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    #[error("the exec or attach client disconnected before opening its streams")]
+    #[error("the client of an exec or attach disconnected before opening its streams")]
     Gone,
-    #[error("the exec or attach client did not open its streams within stream.creation_timeout")]
+    #[error("the client of an exec or attach did not open its streams within stream.creation_timeout")]
     Late,
 }
 

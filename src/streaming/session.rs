@@ -47,17 +47,17 @@ impl Io {
 /// The reason why the session ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("the streaming client disconnected")]
+    #[error("the client of an exec, attach or port-forward disconnected")]
     Hung,
-    #[error("reading from the streaming client")]
+    #[error("reading from the client of an exec, attach or port-forward")]
     Read(#[source] std::io::Error),
-    #[error("the streaming client sent {0}")]
+    #[error("invalid SPDY data from the client of an exec, attach or port-forward")]
     Spdy(#[from] spdy::ProtocolError),
-    #[error("the streaming client sent {0}")]
+    #[error("invalid WebSocket data from the client of an exec, attach or port-forward")]
     Ws(#[from] ws::ProtocolError),
-    #[error("the streaming client does not read the data that it is sent")]
+    #[error("the client of an exec, attach or port-forward does not read the data that it is sent")]
     Deaf,
-    #[error("the streaming connection had no traffic for the time in stream.idle_timeout")]
+    #[error("the exec, attach or port-forward connection had no traffic for the time in stream.idle_timeout")]
     Idle,
 }
 
@@ -174,7 +174,10 @@ async fn listen(
         () = clock.idle(idle) => End::Idle,
     };
     if !matches!(end, End::Hung) {
-        tracing::debug!(error = &end as &dyn std::error::Error, "a streaming connection ended");
+        tracing::debug!(
+            error = &end as &dyn std::error::Error,
+            "the connection of an exec, attach or port-forward ended"
+        );
     }
     leave.send_replace(true);
 }

@@ -59,16 +59,16 @@ pub(super) enum ChangeError {
     #[error("invalid change {0:?}: expected NAME=KEY:VALUE,… such as app=cpu:500m,memory:256Mi")]
     Form(String),
     #[error(
-        "unknown key {key:?} of a resize: expected cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus or cpuset-mems"
+        "unknown key {key:?} in NAME=KEY:VALUE of `crisp resize`: expected cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus or cpuset-mems"
     )]
     Key { key: String },
-    #[error("{key} is set twice for one container")]
+    #[error("{key} is given twice for a container, as in web=cpu:1,cpu:2: remove one")]
     Twice { key: String },
-    #[error("invalid {key} {value:?}: {problem}")]
+    #[error("invalid value {value:?} of {key} for `crisp resize`: {problem}")]
     Value { key: String, value: String, problem: String },
     #[error("`memory ?` is a question, not a change: use --memory '?' without other options")]
     Forecast,
-    #[error("cpu and {0} cannot be combined: remove one of them")]
+    #[error("cpu and {0} cannot be combined in a resize of one container: remove one of them")]
     Both(&'static str),
     #[error(transparent)]
     Amount(#[from] InvalidQuantityArg),

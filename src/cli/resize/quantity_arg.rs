@@ -30,13 +30,13 @@ pub(super) enum Limit {
 pub(super) enum InvalidQuantityArg {
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
-    #[error("limit must not be 0; use `max` to remove the limit")]
+    #[error("the limit of a resize must not be 0: use `max` to remove the limit")]
     Zero,
-    #[error("request {request} must not exceed limit {limit}")]
+    #[error("request {request} must not exceed limit {limit} in the CPU or memory of a resize")]
     Above { request: Quantity, limit: Quantity },
-    #[error("{0:?} has neither a request nor a limit: expected a form like 250m/500m")]
+    #[error("CPU or memory {0:?} of a resize has neither a request nor a limit: expected a form like 250m/500m")]
     Empty(String),
-    #[error("quantity {0} is too large for a limit")]
+    #[error("CPU or memory {0} of a resize is too large for a cgroup limit, a number of 63 bits")]
     TooMuch(Quantity),
     #[error(transparent)]
     Limits(#[from] InvalidLimits),

@@ -13,9 +13,9 @@ use crate::store::{AmbiguousId, ContainerRecord, Entry, PodRecord, Record, Unrea
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
-    #[error("pod {0:?} not found")]
+    #[error("pod {0:?} in the request not found: it was removed, or this daemon did not create it")]
     NoSuchPod(String),
-    #[error("container {0:?} not found")]
+    #[error("container {0:?} in the request not found: it was removed, or this daemon did not create it")]
     NoSuchContainer(String),
     #[error(transparent)]
     Ambiguous(#[from] AmbiguousId),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -79,6 +79,7 @@ impl ShimClient {
             execs: execs.clone(),
             heard: heard.clone(),
             events,
+            path: path.to_owned(),
         };
         let mut shared = Shared {
             socket,
@@ -197,6 +198,8 @@ struct Reader {
     execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
     heard: Arc<AtomicU64>,
     events: mpsc::UnboundedSender<SandboxEvent>,
+    /// The shim's socket, in the directory of its pod.
+    path: PathBuf,
 }
 
 thread_local! {
@@ -220,7 +223,9 @@ impl Reader {
                 Ok(Some(Ok(message))) => self.take(message),
                 // A message of a newer shim that this daemon does not know.
                 Ok(Some(Err((error, Some(number))))) => self.answer(number, Err(error.into())),
-                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "ignored an unknown message from a pod's shim"),
+                Ok(Some(Err((error, None)))) => {
+                    tracing::warn!(socket = %self.path.display(), %error, "cannot read a message from a pod's shim, possibly of a newer release; ignored it: an exit of a container may go unnoticed")
+                }
                 Ok(None) | Err(_) => break,
             }
         }

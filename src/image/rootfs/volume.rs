@@ -47,7 +47,7 @@ pub enum VolumeError {
     #[error(transparent)]
     View(#[from] RootfsError),
     /// The path has a symlink loop, leads through a file, or is too long.
-    #[error("finding the volume {path:?} in the image")]
+    #[error("finding path {path:?} in the files of the image")]
     Find {
         /// The path in the image.
         path: PathBuf,
@@ -55,10 +55,10 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// A volume must be a directory.
-    #[error("the volume {0:?} in the image is not a directory")]
+    #[error("the image declares {0:?} as a VOLUME, but has a file there: must be a directory, or absent")]
     NotADirectory(PathBuf),
     /// The copy failed.
-    #[error("copying the volume {path:?} of the image")]
+    #[error("copying directory {path:?} of the image, which it declares as a VOLUME, to the host")]
     Copy {
         /// The path in the image.
         path: PathBuf,

@@ -107,8 +107,10 @@ impl Cni {
                     return Err(error);
                 }
                 tracing::warn!(
+                    pod = %entry.place.pod,
+                    network = %entry.list.name,
                     error = chain(&error),
-                    "a CNI network was replaced before a pod was detached from it; its plugins may still hold resources"
+                    "DEL of a replaced CNI network failed, DEL of the current one succeeded; the old plugins may keep the pod's addresses"
                 );
             }
         }

@@ -60,14 +60,20 @@ impl Reason {
 /// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("a SPDY frame of the unsupported version {0}")]
+    #[error("the peer of an exec, attach or port-forward connection sent a SPDY frame of the unsupported version {0}")]
     Version(u16),
-    #[error("a SPDY control frame of the unsupported type {0}")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a SPDY control frame of the unsupported type {0}"
+    )]
     Kind(u16),
-    #[error("a SPDY control frame of type {kind} with the invalid length {length}")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a SPDY control frame of type {kind} with the invalid length {length}"
+    )]
     Length { kind: u16, length: usize },
-    #[error("a SPDY frame for stream 0")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a SPDY frame for stream 0, which does not exist"
+    )]
     NoStream,
-    #[error("SPDY headers {0}")]
+    #[error("the peer of an exec, attach or port-forward connection sent SPDY headers that {0}")]
     Headers(&'static str),
 }

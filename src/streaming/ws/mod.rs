@@ -14,16 +14,28 @@ pub use encode::{BINARY, CLOSE, HEAD_MAX, PING, PONG, TEXT, frame, head, masked_
 /// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("a WebSocket frame with reserved bits")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket frame with reserved bits, without a negotiated extension"
+    )]
     Reserved,
-    #[error("a WebSocket frame of the unsupported type {0}")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket frame of the unsupported type {0}"
+    )]
     Kind(u8),
-    #[error("a WebSocket frame with wrong masking")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket frame with wrong masking: clients mask, servers do not"
+    )]
     Mask,
-    #[error("a WebSocket control frame that is fragmented or longer than 125 bytes")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket control frame that is fragmented or longer than 125 bytes"
+    )]
     Control,
-    #[error("a new WebSocket message inside a fragmented one, or a continuation without a message")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket message inside a fragmented one, or a continuation without a message"
+    )]
     Order,
-    #[error("a WebSocket frame of {0} bytes")]
+    #[error(
+        "the peer of an exec, attach or port-forward connection sent a WebSocket frame of {0} bytes, which is too long"
+    )]
     Length(u64),
 }

@@ -25,7 +25,9 @@ use crate::store::NameTaken;
 pub(crate) enum CreateError {
     #[error(transparent)]
     Look(#[from] LookupError),
-    #[error("the sandbox of pod {0} is not ready")]
+    #[error(
+        "cannot create a container: the sandbox of pod {0} is not ready; the pod was stopped, or its shim is not connected"
+    )]
     PodNotReady(PodId),
     /// The cleanup starts when the threads that still create it end.
     #[error("cannot create a container: pod {0} is being stopped")]
@@ -34,7 +36,7 @@ pub(crate) enum CreateError {
     Handler(#[from] HandlerMissing),
     #[error(transparent)]
     ImageHandler(NoSuchHandler),
-    #[error("choosing the runtime handler of the image to mount")]
+    #[error("choosing the runtime handler for the image of an image volume")]
     MountImageHandler { index: usize, source: NoSuchHandler },
     #[error("the pod configuration in the request belongs to another pod: expected the metadata of pod {0}")]
     OtherPod(PodId),
@@ -42,11 +44,11 @@ pub(crate) enum CreateError {
     NameTaken(#[from] NameTaken),
     #[error(transparent)]
     NotAsAnnounced(#[from] ResourceMismatch),
-    #[error("image {0:?} not found")]
+    #[error("image {0:?} of the container not found: pull it first")]
     NoSuchImage(String),
     #[error("image {0} has no layers, so no container can run from it")]
     NoLayers(String),
-    #[error("a privileged container requires a privileged pod")]
+    #[error("a privileged container requires a privileged pod: set security_context.privileged of the pod too")]
     PrivilegedAlone,
     #[error("the runtime handler {0:?} does not allow privileged containers")]
     Privileged(String),
@@ -54,9 +56,9 @@ pub(crate) enum CreateError {
     MountSource { path: PathBuf, source: io::Error },
     #[error(transparent)]
     ImageMount(#[from] MountError),
-    #[error("checking the volumes that the container's image declares")]
+    #[error("checking the paths that the container's image declares as VOLUME")]
     Declared(#[from] ImageVolumeError),
-    #[error("copying content of the container's image into its volumes")]
+    #[error("copying files of the container's image to the directories of its VOLUME declarations")]
     Volumes(#[from] image::VolumeError),
     #[error("target container {0:?} for the PID namespace is not running in this pod")]
     Target(String),
@@ -84,7 +86,7 @@ pub(crate) enum CreateError {
     Selinux(#[from] SelinuxError),
     #[error("setting the SELinux label of the mount's source")]
     Relabel { index: usize, source: RelabelError },
-    #[error("setting SELinux labels of the volumes of the container's image")]
+    #[error("setting SELinux labels of the directories of the image's VOLUME declarations")]
     VolumeLabels(#[source] RelabelError),
     #[error(transparent)]
     Log(#[from] LogError),

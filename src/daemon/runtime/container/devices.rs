@@ -17,7 +17,7 @@ pub(crate) enum DevicesError {
     NotADevice(PathBuf),
     #[error("invalid device permissions {0:?}: expected a combination of r, w and m")]
     Permissions(String),
-    #[error("building the OCI description of a device")]
+    #[error("building the config.json entries of the container's devices")]
     Build(#[from] OciSpecError),
 }
 

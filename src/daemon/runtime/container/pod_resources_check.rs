@@ -14,7 +14,9 @@ use crate::store::ContainerRecord;
 
 /// A container that differs from its declaration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the container differs from the resources declared with its pod: {0}")]
+#[error(
+    "the container differs from the pod resources in RunPodSandbox or the pod's annotation, which resources.mismatch refuses: {0}"
+)]
 pub(crate) struct ResourceMismatch(Differences);
 
 impl ErrorClass for ResourceMismatch {

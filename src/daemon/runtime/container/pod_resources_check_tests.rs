@@ -40,7 +40,12 @@ fn differences_are_logged_or_refused_by_the_policy() {
     };
     let said = "mount \"/data\", readonly: false, but true was declared; device \"/dev/fuse\": \
                 missing, but \"/dev/host-fuse\" was declared";
-    assert_eq!(refused(different()), format!("the container differs from the resources declared with its pod: {said}"));
+    assert_eq!(
+        refused(different()),
+        format!(
+            "the container differs from the pod resources in RunPodSandbox or the pod's annotation, which resources.mismatch refuses: {said}"
+        )
+    );
     let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
     assert_eq!(told.unwrap().to_string(), said);
 }

@@ -17,11 +17,11 @@ const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/
 /// An image that cannot be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MountError {
-    #[error("the image to mount, {1:?}, not found: pull it first")]
+    #[error("image {1:?} of an image volume not found: pull it first")]
     NoSuchImage(usize, String),
-    #[error("the image to mount, {1}, has no layers")]
+    #[error("image {1} of an image volume has no layers, so it cannot be mounted")]
     NoLayers(usize, String),
-    #[error("opening the requested path in the image to mount")]
+    #[error("opening image_sub_path in the image of an image volume")]
     Look(usize, #[source] image::VolumeError),
     #[error("path {1:?} does not exist in image {2}, so it cannot be mounted")]
     NoSuchPath(usize, String, String),
@@ -51,9 +51,9 @@ impl ErrorClass for MountError {
 /// A volume of an image that cannot be created.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum ImageVolumeError {
-    #[error("the container's image declares {0} volumes: at most {VOLUMES_MAX} are allowed")]
+    #[error("the container's image declares {0} paths as VOLUME: at most {VOLUMES_MAX} are allowed")]
     TooMany(usize),
-    #[error("the container's image declares the volume {0:?}: expected a directory below the root")]
+    #[error("the container's image declares {0:?} as a VOLUME: expected a path below the root without `..`")]
     Path(String),
 }
 
