@@ -10,17 +10,17 @@ use crate::files::gone;
 /// The processes of a cgroup could not be listed, frozen or killed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcsError {
-    #[error("reading {path}")]
+    #[error("reading the cgroup file {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("writing {value:?} to {path}")]
+    #[error("writing {value:?} to the cgroup file {path}")]
     Write { path: PathBuf, value: &'static str, source: io::Error },
-    #[error("killing process {pid}")]
+    #[error("sending SIGKILL to process {pid} of a cgroup")]
     Kill { pid: NonZeroU32, source: io::Error },
-    #[error("this process is in the cgroup that it is to freeze or kill")]
+    #[error("cannot freeze or kill a cgroup: the calling crisp process is in it")]
     Own,
-    #[error("the host has no freezer controller")]
+    #[error("cannot freeze a cgroup: the host has no freezer controller")]
     NoFreezer,
-    #[error("the cgroup is still not {wanted} after {:.1} s", after.as_secs_f64())]
+    #[error("freezing or killing a cgroup: it is still not {wanted} after {:.1} s", after.as_secs_f64())]
     TooSlow { wanted: &'static str, after: Duration },
 }
 

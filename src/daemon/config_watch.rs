@@ -111,7 +111,7 @@ impl Settings {
     fn apply(&self, change: ConfigChange, reload: &mut ConfigReloader) {
         let ConfigChange { mut config, mut applied, waiting, withdrawn } = change;
         if let Err(error) = self.level.set(&config.log.level) {
-            tracing::warn!(error = chain(&error), "cannot set the log level; keeping the previous one");
+            tracing::warn!(error = chain(&error), "cannot apply the changed log.level; keeping the previous one");
         }
         let mut metrics = self.metrics.lock();
         if let Err(error) = metrics.change_to(config.metrics.as_ref()) {

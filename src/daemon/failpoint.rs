@@ -5,7 +5,7 @@
 
 /// A step that a test made fail.
 #[derive(Debug, thiserror::Error)]
-#[error("failpoint {0}")]
+#[error("a test made this step fail with failpoint {0}")]
 pub(crate) struct InjectedFailure(pub(crate) &'static str);
 
 /// Passes, fails or kills the process, as `CRISP_FAILPOINTS` sets for `point`.

@@ -122,7 +122,7 @@ impl Images {
     pub(crate) fn filesystems(&self) -> (Usage, Usage) {
         let images = self.store().usage();
         let containers = of_containers(&images, &self.runtime.layers_dir()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot stat the containers' filesystem; reporting the images' filesystem instead");
+            tracing::warn!(%error, "cannot stat the filesystem of writable layers; ImageFsInfo reports that of images for both");
             images.clone()
         });
         (images, containers)
@@ -138,7 +138,10 @@ impl Images {
 /// logged, and the previous ones stay in use.
 pub(crate) fn refresh_registries(registries: &RegistryReloader, store: &Store) {
     if let Err(error) = registries.refresh(|new| store.set_registries(new)) {
-        tracing::warn!(error = chain(&error), "invalid registry settings; keeping the previous ones");
+        tracing::warn!(
+            error = chain(&error),
+            "invalid [image] or [registries] settings, or files named there; keeping the previous ones for pulls"
+        );
     }
 }
 

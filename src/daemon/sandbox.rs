@@ -15,11 +15,11 @@ pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) enum SandboxError {
     #[error("connecting to the pod's shim at {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("the pod's shim has exited")]
+    #[error("the pod's shim (crisp-shim) has exited, which ends the pod: recreate it")]
     Gone,
-    #[error("the pod's shim did not answer within {0:?}")]
+    #[error("the pod's shim (crisp-shim) did not answer a request of the daemon within {0:?}")]
     Silent(Duration),
-    #[error("the pod's shim is not responding")]
+    #[error("the pod's shim (crisp-shim) has not answered an earlier request, so the daemon does not wait for it")]
     Mute,
     #[error(
         "the pod's shim ({release}) uses protocol {protocol}, which this daemon does not support: recreate the pod"
@@ -29,7 +29,7 @@ pub(crate) enum SandboxError {
     Frame(#[from] shim_protocol::FrameError),
     #[error("sending a request to the pod's shim")]
     Send(#[source] io::Error),
-    #[error("the pod's shim sent an unexpected response")]
+    #[error("the pod's shim (crisp-shim) sent an invalid response to a request of the daemon; please report this bug")]
     Mismatch,
     #[error(transparent)]
     Failed(#[from] ShimError),

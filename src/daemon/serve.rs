@@ -253,7 +253,7 @@ fn notify_ready(listen: &Path) {
 
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "cannot notify systemd of the daemon's state");
+        tracing::warn!(%error, "cannot notify systemd of the daemon's state; with Type=notify, systemd may stop the daemon");
     }
 }
 

@@ -77,7 +77,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let still_ours = identity(&self.path).is_ok_and(|file| file == self.file);
         if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the daemon's socket file");
+            tracing::warn!(socket = %self.path.display(), %error, "cannot remove the daemon's socket file at its exit");
         }
     }
 }

@@ -17,7 +17,7 @@ const HEAD_MAX: usize = 16 << 10;
 pub(super) enum Error {
     #[error("the runtime refused the benchmark's streaming request: {0}")]
     Asked(String),
-    #[error("the runtime returned an unsupported streaming URL: {0}")]
+    #[error("the runtime returned a streaming URL that the benchmark does not support: {0}")]
     Url(String),
     #[error("the streaming server refused the upgrade of the benchmark's connection: {0}")]
     Upgrade(String),
@@ -27,9 +27,9 @@ pub(super) enum Error {
     Violation(#[source] ProtocolError),
     #[error("{0}")]
     Failed(String),
-    #[error("the benchmark received {got} bytes from a stream: expected {want}")]
+    #[error("the benchmark received {got} bytes over an exec or port-forward stream: expected {want}")]
     Bytes { want: u64, got: u64 },
-    #[error("a thread of the benchmark's streaming client panicked")]
+    #[error("a thread of the benchmark's streaming client panicked; please report this bug")]
     Panic,
 }
 

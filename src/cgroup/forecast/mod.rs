@@ -51,9 +51,9 @@ pub struct ShrinkForecast {
 /// Why there is no forecast.
 #[derive(Debug, thiserror::Error)]
 pub enum ForecastError {
-    #[error("reading {file}")]
+    #[error("reading the cgroup file {file} for a memory forecast")]
     Read { file: PathBuf, source: io::Error },
-    #[error("{0} does not exist: expected a cgroup with the memory controller")]
+    #[error("cannot forecast memory: {0} does not exist, expected a cgroup with the memory controller")]
     Gone(PathBuf),
 }
 

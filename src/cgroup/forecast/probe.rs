@@ -67,7 +67,7 @@ pub enum ProbeEnd {
 pub enum ProbeError {
     #[error("probing memory needs {}, which cgroup v1 and kernels before 5.19 do not have", Knob::MEMORY_RECLAIM)]
     Unsupported,
-    #[error("writing to {file}")]
+    #[error("probing memory: writing to the cgroup file {file} to reclaim page cache")]
     Reclaim { file: std::path::PathBuf, source: io::Error },
     #[error(transparent)]
     Read(#[from] ForecastError),

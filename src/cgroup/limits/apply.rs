@@ -22,11 +22,11 @@ use crate::systemd::SyncError;
 pub enum ApplyError {
     #[error("cannot change limits: the cgroup of {0} no longer exists")]
     Gone(PathBuf),
-    #[error("cannot change the cgroup's limits")]
+    #[error("cannot change the limits of a container's or pod's cgroup")]
     Refused(#[from] PlanError),
     #[error("reading the current limit in the cgroup file {file}")]
     Read { file: PathBuf, source: io::Error },
-    #[error("reading the cgroup's current limits")]
+    #[error("reading the current limits of a container's or pod's cgroup before a change")]
     Unreadable(#[from] Unreadable),
     #[error("writing the limit {value:?} to the cgroup file {file}{}", leftovers(left))]
     Write { file: PathBuf, value: String, left: Vec<PathBuf>, source: io::Error },

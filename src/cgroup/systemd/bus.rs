@@ -32,7 +32,7 @@ pub enum BusError {
     Io(#[from] io::Error),
     #[error("systemd did not answer the D-Bus call {member} within {} s", ANSWER_WITHIN.as_secs())]
     Late { member: String },
-    #[error("systemd sent an invalid D-Bus message")]
+    #[error("systemd sent an invalid D-Bus message in response to a cgroup request")]
     Noise,
     #[error("encoding or decoding a D-Bus message for systemd")]
     Form(#[from] zbus::Error),

@@ -89,7 +89,7 @@ impl Runtime {
                         tracing::warn!(
                             name,
                             error = chain(&error),
-                            "cannot remove the writable layer of a container that the previous daemon left incomplete"
+                            "cannot remove the writable layer of a container that the previous daemon left incomplete; it stays until the daemon's next start"
                         );
                     }
                 }
@@ -120,7 +120,10 @@ impl Runtime {
         if unjudged.is_empty()
             && let Err(error) = self.images.remove_unused()
         {
-            tracing::warn!(error = chain(&error), "cannot remove unused image layers");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot remove unused image layers; they stay on disk until the next removal of unused layers"
+            );
         }
         *self.unjudged.lock() = unjudged;
         removed

@@ -9,7 +9,7 @@ use sync::Mutex;
 
 /// The name is in use.
 #[derive(Debug, thiserror::Error)]
-#[error("name {name} is already used by {owner}: remove that first")]
+#[error("name {name} is already used by the pod or container {owner}: remove that first")]
 pub(crate) struct NameTaken {
     pub(crate) name: String,
     pub(crate) owner: String,

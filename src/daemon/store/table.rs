@@ -21,7 +21,7 @@ use super::stop_waiters::StopWaiters;
 
 /// An ID prefix with several matches.
 #[derive(Debug, thiserror::Error)]
-#[error("ID {0:?} is ambiguous: it matches several ids")]
+#[error("ID {0:?} in the request is ambiguous: it is the start of several pod or container IDs")]
 pub(crate) struct AmbiguousId(String);
 
 /// The file of a pod's record.

@@ -129,13 +129,18 @@ impl StreamHandler {
                     tokio::select! {
                         () = work(Arc::clone(&runtime), io) => {}
                         () = place.lost() => {
-                            tracing::warn!("too many streaming clients: disconnected one of the pod that has the most");
+                            tracing::warn!("too many exec, attach and port-forward clients: disconnected one of this pod, which has the most");
                         }
                     }
                     runtime.request_trim();
                 }
-                Ok(None) => tracing::error!("unknown type of streaming connection; please report this bug"),
-                Err(error) => tracing::debug!(error = chain(&error), "a streaming client disconnected"),
+                Ok(None) => tracing::error!(
+                    "cannot serve exec, attach or port-forward: unknown type of connection; please report this bug"
+                ),
+                Err(error) => tracing::debug!(
+                    error = chain(&error),
+                    "the client of an exec, attach or port-forward disconnected before its connection was upgraded"
+                ),
             }
         };
         tokio::spawn(begun.instrument(names));

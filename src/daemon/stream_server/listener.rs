@@ -36,7 +36,7 @@ const ALIVE_PROBES: u32 = 4;
 pub enum BindError {
     #[error("opening the server for exec, attach and port-forward at {address}")]
     Bind { address: SocketAddr, source: io::Error },
-    #[error("setting up TLS of the streaming server (stream.cert and stream.key)")]
+    #[error("setting up TLS of the server for exec, attach and port-forward (stream.cert and stream.key)")]
     Tls(#[from] InvalidIdentity),
 }
 
@@ -113,7 +113,7 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHand
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the streaming server cannot accept a connection; will retry");
+                tracing::warn!(%error, "the server for exec, attach and port-forward cannot accept a connection; will retry");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -136,8 +136,12 @@ async fn talk(
     };
     match tokio::time::timeout(PATIENCE, talk).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a streaming client disconnected"),
-        Err(_) => tracing::debug!("disconnected a streaming client that sent no request in time"),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection to the server for exec, attach and port-forward failed")
+        }
+        Err(_) => tracing::debug!(
+            "disconnected a client of the server for exec, attach and port-forward that sent no request in time"
+        ),
     }
 }
 

@@ -42,7 +42,7 @@ impl Changed {
     pub(crate) fn roll_back(self) {
         for (mut file, had) in self.0 {
             if let Err(error) = file.write_all(had.get().to_string().as_bytes()) {
-                tracing::debug!(%error, "rolling back a failed resize: cannot restore the OOM score of a process");
+                tracing::debug!(%error, "rolling back a failed resize: cannot restore the OOM score of a process; it keeps the new one");
             }
         }
     }

@@ -56,6 +56,7 @@ pub(crate) fn run(dir: &Path) -> Result<(), FileError> {
         Err(error) => {
             // A retry would fail too, and the container must be removed.
             tracing::warn!(
+                path = %file.display(),
                 error = model::error_chain::chain(&error),
                 "cannot read the poststop hooks of a removed container; they do not run"
             );
@@ -64,7 +65,7 @@ pub(crate) fn run(dir: &Path) -> Result<(), FileError> {
     };
     for hook in &hooks {
         if let Err(problem) = run_one(hook, &state) {
-            tracing::warn!(container = %state["id"], hook = %hook.path().display(), problem, "a poststop hook of the container failed");
+            tracing::warn!(container = %state["id"], hook = %hook.path().display(), problem, "a poststop hook of the removed container failed; the others still run");
         }
     }
     safe_fs::remove_file(&file)

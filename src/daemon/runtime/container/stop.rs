@@ -121,7 +121,7 @@ impl Runtime {
         let Some(sandbox) = self.sandbox_of(&record.pod) else { return false };
         let sent = sandbox.signal_container(record.id.clone(), signal).await;
         if let Err(error) = &sent {
-            tracing::warn!(container = %record.id, %signal, error = chain(error), "the pod's shim did not send the stop signal to the container");
+            tracing::warn!(container = %record.id, %signal, error = chain(error), "the pod's shim did not send the stop signal to the container; the daemon signals it without the shim");
         }
         sent.is_ok()
     }

@@ -48,7 +48,7 @@ impl Runtime {
             }
             Err(error) => {
                 let cgroup = group.path();
-                tracing::warn!(%cgroup, error = chain(&error), "cannot read the effective limits of a cgroup");
+                tracing::warn!(%cgroup, error = chain(&error), "cannot read the effective limits of a cgroup; status and metrics omit them");
                 None
             }
         }

@@ -184,7 +184,10 @@ impl Networks {
             }
         };
         for warning in warnings {
-            tracing::warn!(warning, "the pod's network does not support a requested feature; the pod runs without it");
+            tracing::warn!(
+                warning,
+                "the pod's network does not support a feature that the pod requests; the pod runs without it"
+            );
         }
         Ok((connection, ips))
     }
@@ -205,7 +208,7 @@ impl Runtime {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
         // Does not wait for the removal of the interface: it is down already.
         if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
-            tracing::warn!(error = chain(&error), "cannot detach the stopped pod from the built-in bridge");
+            tracing::warn!(error = chain(&error), "cannot detach the stopped pod from the built-in bridge; leftovers may stay until the daemon's next start");
         }
         let cni = self.networks.cni();
         match cni.is_attached(id.as_str()).await {
@@ -249,7 +252,7 @@ impl Runtime {
             for pod in alive {
                 if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
                     let _names = Self::pod_record_span(&pod).entered();
-                    tracing::warn!(error = chain(&error), "cannot restore the addresses and host ports of a running pod after the daemon's start");
+                    tracing::warn!(error = chain(&error), "cannot restore the addresses and host ports of a running pod after the daemon's start; recreate the pod if its network fails");
                 }
             }
             if let Err(error) = bridge.resume(position) {
@@ -265,9 +268,9 @@ impl Runtime {
             }
             match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
-                Ok((swept, _)) => tracing::info!(?swept, "removed interfaces of pods that no longer exist"),
+                Ok((swept, _)) => tracing::info!(?swept, "removed network interfaces of pods that no longer exist"),
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "removing interfaces of pods that no longer exist failed")
+                    tracing::warn!(error = chain(&error), "cannot remove network interfaces of pods that no longer exist; they stay until the daemon's next start")
                 }
             }
         })

@@ -219,6 +219,7 @@ pub(crate) fn recover<A: DeserializeOwned>(
     match recorded {
         Ok(()) => forget(dir),
         Err(error) => tracing::error!(
+            cgroup = %group.path(),
             error = chain(&error),
             "cannot record the limits of an interrupted resize; the next start of the daemon retries"
         ),

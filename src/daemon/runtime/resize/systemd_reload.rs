@@ -95,7 +95,11 @@ impl Runtime {
             // It may have ended meanwhile; if not, its status shows the difference.
             Err(error) => {
                 let (id, error) = (record.id(), chain(&error));
-                tracing::warn!(id, error, "cannot restore limits after a reload of systemd");
+                tracing::warn!(
+                    id,
+                    error,
+                    "cannot restore cgroup limits that a reload of systemd changed; `crisp explain` shows which"
+                );
             }
         }
     }

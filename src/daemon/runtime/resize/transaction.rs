@@ -262,8 +262,9 @@ impl Runtime {
                 // The change is finished and will not be rolled back.
                 Ok(changed) => drop(changed),
                 Err(error) => tracing::warn!(
+                    cgroup = %group.path(),
                     error = chain(&error),
-                    "completing an interrupted resize: cannot change the OOM score of the container's processes"
+                    "completing an interrupted resize: cannot change the OOM score of all the container's processes"
                 ),
             }
             updated.applied_mut().extend(applied.clone());

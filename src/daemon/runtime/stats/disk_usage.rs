@@ -107,7 +107,7 @@ impl DiskUsageMeter {
         match std::thread::Builder::new().name("layer-meter".to_owned()).spawn(move || work(&meter)) {
             Ok(_) => queue.busy = true,
             Err(error) => {
-                tracing::warn!(%error, "cannot start the thread that measures writable layers");
+                tracing::warn!(%error, "cannot start the thread that measures writable layers; stats lack their disk usage until a later request");
                 let Queue { first, again, large, .. } = std::mem::take(queue);
                 for job in first.into_iter().chain(again).chain(large) {
                     job.end(None);
@@ -233,7 +233,7 @@ impl Job {
                 let there = self.dir.exists();
                 if self.end(None) && there {
                     let _names = self.names(&container).entered();
-                    tracing::warn!(%error, "cannot measure a writable layer");
+                    tracing::warn!(%error, "cannot measure the container's writable layer; stats lack its disk usage");
                 }
                 None
             }

@@ -144,7 +144,7 @@ impl Runtime {
                 Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, buffers)),
                 Err(error) => {
                     let _names = Self::pod_record_span(&entry.get()).entered();
-                    tracing::warn!(error = chain(&error), "cannot read the stats of a pod; leaving it out");
+                    tracing::warn!(error = chain(&error), "cannot read the stats of a pod; the list of stats omits it");
                 }
             }
         }
@@ -159,7 +159,7 @@ impl Runtime {
                 Ok(_) => {}
                 Err(error) => {
                     let _names = self.container_record_span(&entry.get()).entered();
-                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; leaving it out");
+                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; the list of stats omits it");
                 }
             }
         }
@@ -240,7 +240,7 @@ impl Runtime {
         let networks = match network::read(&paths) {
             Ok(networks) => networks,
             Err(error) => {
-                tracing::warn!(%error, "cannot read the network statistics of pods");
+                tracing::warn!(%error, "cannot read the network statistics of pods; the response omits them");
                 return BTreeMap::new();
             }
         };
@@ -257,7 +257,7 @@ impl Runtime {
                 // recorded.
                 if still_ready() {
                     let _names = self.pod_span(pod).entered();
-                    tracing::warn!(%error, "cannot read the pod's network statistics");
+                    tracing::warn!(%error, "cannot read the pod's network statistics; the response omits them");
                 }
                 None
             }

@@ -13,7 +13,7 @@ use crate::store::ContainerRecord;
 pub(crate) enum NotRunning {
     #[error(transparent)]
     Lookup(#[from] LookupError),
-    #[error("container {container} is {state}, not running")]
+    #[error("cannot run a command in or attach to container {container}: it is {state}, not running")]
     State { container: ContainerId, state: &'static str },
     #[error("cannot run a command in or attach to container {0}: its pod is not ready")]
     Pod(ContainerId),

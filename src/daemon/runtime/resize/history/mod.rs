@@ -166,7 +166,7 @@ impl History {
     fn note(&self, pod: &PodId, written: io::Result<()>) {
         let Err(error) = written else { return self.failing.store(false, Ordering::Relaxed) };
         if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%pod, %error, "cannot write the history of resizes; entries are lost");
+            tracing::warn!(%pod, %error, "cannot write the history of the pod's resizes; `crisp history` lacks entries, limits are unaffected");
         }
     }
 
@@ -185,7 +185,7 @@ impl History {
             let mut ring = oldest.lock();
             let before = ring.bytes();
             if let Err(error) = ring.remove_oldest() {
-                return tracing::warn!(%error, "cannot remove the oldest history of resizes");
+                return tracing::warn!(%error, "cannot remove the oldest history of resizes; the files use more disk space than intended");
             }
             self.bytes.fetch_sub(before - ring.bytes(), Ordering::Relaxed);
         }

@@ -47,13 +47,13 @@ impl Default for Bounds {
 /// A file that cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum Damage {
-    #[error("missing or invalid version")]
+    #[error("the first line of the history of resizes has no valid version")]
     Header,
-    #[error("it has version {0}, and this daemon reads version {VERSION}")]
+    #[error("the history of resizes has version {0}, and this daemon reads version {VERSION}")]
     Version(u32),
-    #[error("line {line}")]
+    #[error("line {line} of the history of resizes")]
     Line { line: usize, source: serde_json::Error },
-    #[error("reading it")]
+    #[error("reading the history of resizes")]
     Read(#[from] io::Error),
 }
 
@@ -185,9 +185,9 @@ impl Ring {
             }
             Err(damage) => {
                 let error = model::error_chain::chain(&damage);
-                tracing::warn!(path = %path.display(), error, "cannot read the history of resizes; leaving the file aside");
+                tracing::warn!(path = %path.display(), error, "cannot read the history of resizes of a pod; renaming the file, `crisp history` lacks its entries");
                 if let Err(error) = fs::rename(&path, self.dir.join(DAMAGED)) {
-                    tracing::warn!(path = %path.display(), %error, "cannot leave a damaged history aside");
+                    tracing::warn!(path = %path.display(), %error, "cannot rename the damaged history of a pod's resizes");
                 }
                 if name == FILE {
                     (self.file, self.bytes) = (None, 0);
@@ -204,7 +204,9 @@ impl Ring {
         let cut = File::options().write(true).open(path).and_then(|file| file.set_len(whole));
         match cut {
             Ok(()) => self.bytes = whole,
-            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot repair the history of resizes"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot remove the partial last line from the history of a pod's resizes; later entries may be unreadable")
+            }
         }
     }
 }
