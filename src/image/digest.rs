@@ -138,7 +138,7 @@ pub(crate) struct Metered<R> {
 
 /// The reader exceeded its cap; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("the content is larger than the maximum of {0} bytes")]
+#[error("the content of an image (manifest, config or layer) is larger than the maximum of {0} bytes")]
 pub(crate) struct PastCap(pub(crate) u64);
 
 impl<R: Read> Metered<R> {

@@ -11,7 +11,7 @@ pub struct Signal(i32);
 
 /// A text or number that does not name a signal.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown signal {0}")]
+#[error("unknown signal {0}: expected a name such as SIGTERM, or a number from 1 to 64")]
 pub struct UnknownSignal(String);
 
 /// In the order of their numbers, from 1. Real-time signals are handled by number, not listed here.

@@ -38,11 +38,11 @@ use crate::cdi::Edits;
 pub enum OciError {
     #[error("neither the container nor its image {image} has a command")]
     NoCommand { image: String },
-    #[error("unknown capability {0:?}")]
+    #[error("unknown capability {0:?} in the request: expected a name such as NET_ADMIN")]
     UnknownCapability(String),
     #[error("the container does not have {0}: an ambient capability must also be in add_capabilities")]
     AmbientAlone(String),
-    #[error("the namespace mode must not be NODE: the pod has its own namespace")]
+    #[error("the container's namespace mode must not be NODE: the pod has its own namespace of this type")]
     NotThePods(RequestField),
     #[error("the container's user namespace mappings must equal those of the pod")]
     NotThePodsIds,

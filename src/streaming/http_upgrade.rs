@@ -46,7 +46,7 @@ impl PortForwardProtocol {
 
 /// A request that is refused without an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unable to upgrade: {message}")]
+#[error("unable to upgrade the connection of an exec, attach or port-forward: {message}")]
 pub struct UpgradeError {
     pub status: StatusCode,
     pub message: String,

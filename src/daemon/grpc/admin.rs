@@ -58,7 +58,7 @@ enum AdminError {
     Prune(#[from] PruneError),
     #[error("removing image {name:?}")]
     Remove { name: String, source: RemoveError },
-    #[error("image {0:?} not found")]
+    #[error("image {0:?} not found, so it cannot be removed: `crisp image ls` lists all")]
     NoSuchImage(String),
     #[error("{STREAMS} image exports and imports are already running, the maximum: try again later")]
     TooMany,

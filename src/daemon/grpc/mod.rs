@@ -146,7 +146,7 @@ fn caller_of<T>(request: &Request<T>) -> Caller {
 
 fn log_warnings(warnings: &Warnings) {
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!("crisp does not use a field of the request, or only partly: {warning}");
     }
 }
 

@@ -16,7 +16,7 @@ use crate::store::NetworkKind;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetPodCidrError {
-    #[error("{0:?} is not a CIDR or a comma-separated list of CIDRs")]
+    #[error("pod CIDR {0:?} in UpdateRuntimeConfig is not a CIDR or a comma-separated list of CIDRs")]
     Form(String),
     #[error("cannot set the pod CIDR as address pools of the built-in bridge")]
     Bridge(#[from] PoolInUse),

@@ -45,7 +45,7 @@ pub enum ExportError {
     #[error("no image given to export: give the tag or ID of at least one image")]
     Nothing,
     /// An image does not exist.
-    #[error("image {0:?} not found")]
+    #[error("image {0:?} not found, so it cannot be exported: `crisp image ls` lists all")]
     NoSuchImage(String),
     /// The image was removed in the meantime.
     #[error(transparent)]
@@ -80,7 +80,7 @@ pub enum ExportError {
     #[error("writing the image archive")]
     Write(#[source] io::Error),
     /// The caller cancelled the export.
-    #[error("the image export was cancelled")]
+    #[error("the image export was cancelled: its client disconnected or was interrupted")]
     GivenUp,
     /// The store failed.
     #[error(transparent)]

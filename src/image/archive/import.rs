@@ -51,7 +51,7 @@ pub enum ImportError {
     #[error("cannot import images from {}: not a file, a directory or a pipe", .0.display())]
     NoFile(PathBuf),
     /// The caller cancelled the import.
-    #[error("the image import was cancelled")]
+    #[error("the image import was cancelled: its client disconnected or was interrupted")]
     GivenUp,
     /// The archive is neither an OCI layout nor a docker archive.
     #[error("{} is not an image archive: expected index.json or manifest.json", .0.display())]

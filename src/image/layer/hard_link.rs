@@ -67,7 +67,7 @@ impl LayerDir<'_> {
 
 /// A hard link that cannot be created because of the content of the layers below.
 #[derive(Debug, thiserror::Error)]
-#[error("layer entry {path:?} is a hard link to {target:?}: {why}")]
+#[error("image layer entry {path:?} is a hard link to {target:?}: {why}")]
 pub(crate) struct BadLink {
     path: String,
     target: String,

@@ -47,7 +47,7 @@ pub enum UnpackError {
         found: Digest,
     },
     /// The layer is larger than the configured limit.
-    #[error("the unpacked image layer is larger than {0} bytes")]
+    #[error("the unpacked image layer is larger than {0} bytes, the maximum")]
     TooLarge(u64),
     /// Decompression needs more memory than a layer may use.
     #[error(

@@ -42,7 +42,7 @@ pub enum UntarError {
     #[error(transparent)]
     Tar(#[from] TarError),
     /// An entry that is not allowed in a layer.
-    #[error("layer entry {path:?}: {why}")]
+    #[error("image layer entry {path:?} cannot be unpacked: {why}")]
     Refused {
         /// The entry's path.
         path: String,
@@ -50,7 +50,7 @@ pub enum UntarError {
         why: &'static str,
     },
     /// The kernel returned an error for an entry.
-    #[error("{doing} layer entry {path:?}")]
+    #[error("{doing} image layer entry {path:?}")]
     Make {
         /// The step.
         doing: &'static str,

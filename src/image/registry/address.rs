@@ -19,7 +19,7 @@ const METADATA_V6: [Ipv6Addr; 2] =
 
 /// A name that resolves only to addresses that a response may not name.
 #[derive(Debug, thiserror::Error)]
-#[error("the registry's name resolves to this node, a link-local address or a metadata service")]
+#[error("a host name in the registry's response resolves to this node, a link-local address or a metadata service")]
 pub(crate) struct LocalAddress;
 
 /// Returns whether an address is this node's own, link-local, or of a metadata service.

@@ -343,8 +343,9 @@ impl Catalog {
             // The newer record owns the tag in any case, so this write may fail.
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
                 tracing::warn!(
+                    image = %other.id,
                     error = &error as &dyn std::error::Error,
-                    "an image tag moved to another image: cannot update the record of the old image"
+                    "cannot record that an image lost a tag to another; the tag may return to it when the other is removed"
                 );
             }
             durable::crash_point(&self.root, "tag taken from the other");

@@ -25,7 +25,7 @@ pub enum HoldError {
     #[error("image {0} is not in the image store: pull it first")]
     NoSuchImage(Digest),
     /// The layer is not in the store.
-    #[error("layer {0} is not in the image store")]
+    #[error("layer {0} is not in the image store: pull or import its image again")]
     NoSuchLayer(LayerNumber),
     /// Files of the image are missing on disk, so it was removed from the store.
     #[error("image {0} was removed because files of a layer are missing: pull or import it again")]

@@ -130,21 +130,19 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
         let why = match durable::read_record::<ImageRecord>(&path, VERSION)? {
             Found::OtherVersion(found) => return Err(OpenError::Version { path, found }),
             Found::Record(record) if path.file_stem().and_then(|stem| stem.to_str()) != Some(record.image.id.hex()) => {
-                "image record has the file name of another image; dropped"
+                "its record has the file name of another image"
             }
             Found::Record(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
-                "layers of the image are missing; dropped"
+                "its layers are missing"
             }
-            Found::Record(record) if !blobs.join(record.image.id.hex()).is_file() => {
-                "the config of the image is missing; dropped"
-            }
+            Found::Record(record) if !blobs.join(record.image.id.hex()).is_file() => "its config is missing",
             Found::Record(record) => {
                 records.push(record);
                 continue;
             }
-            Found::Spoilt(_) => "image record is not readable; dropped",
+            Found::Spoilt(_) => "its record is not readable",
         };
-        tracing::warn!(path = %path.display(), "{why}");
+        tracing::warn!(path = %path.display(), "dropped an image from the image store, pull it again: {why}");
         safe_fs::remove_file(&path)?;
     }
     records.sort_by_key(|record| record.generation);
@@ -163,8 +161,9 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
         let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
         if let Err(error) = durable::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
             tracing::warn!(
+                image = %id,
                 error = &error as &dyn std::error::Error,
-                "an image tag moved to another image: cannot update the record of the old image"
+                "cannot record that an image lost a tag to another; the tag may return to it when the other is removed"
             );
         }
     }

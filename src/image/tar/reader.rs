@@ -26,28 +26,30 @@ pub(crate) struct TarReader<R> {
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// The source of the stream failed.
-    #[error("reading the tar stream")]
+    #[error("reading the tar stream of an image layer or archive")]
     Read(#[from] io::Error),
     /// A header's checksum is wrong.
-    #[error("invalid tar stream: the header at byte {0} has a wrong checksum")]
+    #[error("invalid tar stream of an image layer or archive: the header at byte {0} has a wrong checksum")]
     Checksum(u64),
     /// A number in a header is malformed or out of range.
-    #[error("invalid tar stream: header field {0} is not a number in range")]
+    #[error("invalid tar stream of an image layer or archive: header field {0} is not a number in range")]
     Number(&'static str),
     /// Extension headers above the memory limit.
-    #[error("invalid tar stream: the extensions of one entry have {0} bytes, the limit is {EXTENSION_MAX}")]
+    #[error(
+        "invalid tar stream of an image layer or archive: the extensions of one entry have {0} bytes, the limit is {EXTENSION_MAX}"
+    )]
     Extension(u64),
     /// More extended attributes than allowed.
-    #[error("invalid tar stream: an entry has too many extended attributes")]
+    #[error("invalid tar stream of an image layer or archive: an entry has too many extended attributes")]
     Xattrs,
     /// A malformed PAX record.
-    #[error("invalid tar stream: malformed PAX record")]
+    #[error("invalid tar stream of an image layer or archive: malformed PAX record")]
     Pax,
     /// A malformed or too long map of a sparse file.
-    #[error("invalid tar stream: malformed or too long sparse file map")]
+    #[error("invalid tar stream of an image layer or archive: malformed or too long sparse file map")]
     Sparse,
     /// An entry type that is not allowed in an image layer.
-    #[error("invalid tar stream: entry type {:?} is not supported", char::from(*.0))]
+    #[error("invalid tar stream of an image layer or archive: entry type {:?} is not supported", char::from(*.0))]
     Type(u8),
 }
 

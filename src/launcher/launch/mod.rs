@@ -47,7 +47,7 @@ pub enum LaunchError {
     Libcontainer(String),
     #[error("the container's config.json has no {0}")]
     Lacks(&'static str),
-    #[error("/{0} of the container's image is not a directory")]
+    #[error("cannot create the container: /{0} of its image is a link or file, must be a directory")]
     NotADirectory(&'static str),
     #[error(transparent)]
     Path(#[from] client_paths::PathError),

@@ -11,7 +11,7 @@ use sys::mount::{
 /// An option that crisp does not know. It is refused, since ignoring it could allow what it
 /// forbids.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("unknown mount option {0:?}")]
+#[error("unknown mount option {0:?} in the container's config.json")]
 pub struct UnknownOption(String);
 
 #[derive(Debug, Clone, PartialEq, Eq)]

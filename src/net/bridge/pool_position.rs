@@ -37,7 +37,10 @@ pub(super) fn keep(state: &mut State) {
     let position = Position { pools: names(state.pool.nets()), next };
     if let Err(error) = safe_fs::write_json(file, &position) {
         let error: &(dyn std::error::Error + 'static) = &error;
-        tracing::debug!(error, "cannot record the last allocated pod address");
+        tracing::debug!(
+            error,
+            "cannot record the last allocated pod address; after a restart, addresses may be reused sooner"
+        );
     }
 }
 

@@ -58,7 +58,7 @@ impl ErrorClass for SettingsError {
 /// Invalid pools.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PoolsError {
-    #[error("expected at least one address pool for pods")]
+    #[error("the built-in bridge requires at least one address pool (network.bridge.pools, or a pod CIDR)")]
     None,
     #[error("address pools {0} and {1} are of one family: expected one IPv4 and one IPv6 pool at most")]
     Twice(IpNet, IpNet),

@@ -129,7 +129,7 @@ impl CachedAttachment {
         }
         let entry = self.understand(&bytes);
         if entry.is_none() {
-            tracing::warn!(path = %self.path.display(), "the CNI record of a pod is damaged");
+            tracing::warn!(path = %self.path.display(), "the CNI record of a pod is damaged; CHECK skips it, DEL uses the current CNI configuration");
         }
         Ok(entry)
     }

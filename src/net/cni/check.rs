@@ -10,7 +10,7 @@ use crate::attachment::Pod;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    #[error("pod {0} is not attached to a CNI network")]
+    #[error("cannot check the CNI network of pod {0}: the pod is not attached to one")]
     NotAttached(String),
     #[error("cannot check the pod's CNI network: its network namespace does not exist")]
     NoNamespace,

@@ -23,15 +23,15 @@ const SETTLED_AFTER: Duration = Duration::from_secs(2);
 pub(super) enum FileError {
     #[error("{0}")]
     Read(#[from] io::Error),
-    #[error("the CDI spec is not a regular file")]
+    #[error("the CDI spec (cdi.spec_dirs) is not a regular file")]
     NotAFile,
-    #[error("the CDI spec has more than {BYTES_MAX} bytes")]
+    #[error("the CDI spec (cdi.spec_dirs) has more than {BYTES_MAX} bytes")]
     TooLong,
-    #[error("the CDI spec belongs to user {0}: must belong to root")]
+    #[error("the CDI spec (cdi.spec_dirs) belongs to user {0}: must belong to root")]
     Owner(u32),
-    #[error("the CDI spec must not be world-writable")]
+    #[error("the CDI spec (cdi.spec_dirs) must not be world-writable")]
     Writable,
-    #[error("unknown cdiVersion {0:?} of the CDI spec")]
+    #[error("unknown cdiVersion {0:?} of the CDI spec (cdi.spec_dirs)")]
     Version(String),
     #[error("{0}")]
     Syntax(String),

@@ -60,11 +60,11 @@ pub enum CdiError {
     Source { device: String, path: PathBuf, source: io::Error },
     #[error("CDI device {device}: hook {path}")]
     Hook { device: String, path: PathBuf, source: io::Error },
-    #[error("CDI device in an annotation")]
+    #[error("reading a CDI device in an annotation of the container")]
     Annotation { annotation: String, source: InvalidDeviceName },
     #[error("CDI device {device} of an annotation is not in CDI_devices, and cdi.annotations is false")]
     AnnotationsOff { annotation: String, device: String },
-    #[error("building the OCI configuration of a CDI device")]
+    #[error("building the config.json entries of the container's CDI devices")]
     Build(#[from] OciSpecError),
 }
 

@@ -179,17 +179,17 @@ fn fifos_devices_and_oversized_files_are_refused_without_waiting() {
     let open = test_env.spec("low/open.json", &[("x", env("A=1"))]);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
     let names = [
-        "fifo.json: the CDI spec is not a regular file",
-        "zero.json: the CDI spec is not a regular file",
+        "fifo.json: the CDI spec (cdi.spec_dirs) is not a regular file",
+        "zero.json: the CDI spec (cdi.spec_dirs) is not a regular file",
         "loop.json",
-        "long.json: the CDI spec has more",
+        "long.json: the CDI spec (cdi.spec_dirs) has more",
         "latin.json",
     ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
     test_env.refusal(
         &["v.example/c=x"],
         ErrorKind::Precondition,
-        &["open.json: the CDI spec must not be world-writable"],
+        &["open.json: the CDI spec (cdi.spec_dirs) must not be world-writable"],
     );
 }
 
@@ -212,7 +212,7 @@ fn hostile_documents_are_refused_with_bounded_work() {
         "deep.json",
         "two.yaml",
         "twice.yaml",
-        "future.json: unknown cdiVersion \"9.0.0\" of the CDI spec",
+        "future.json: unknown cdiVersion \"9.0.0\" of the CDI spec (cdi.spec_dirs)",
     ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
 }

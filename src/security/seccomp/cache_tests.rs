@@ -87,11 +87,11 @@ fn an_invalid_profile_is_an_invalid_request_that_names_the_path() {
     assert_eq!(refused(Path::new("/no/such/profile.json")), None);
     assert_eq!(refused(&place.file("p", ALLOW_ALL).join("below")), None);
     assert_eq!(refused(place.dir.path()), None);
-    assert_eq!(refused(&place.file("bad.json", "{")).as_deref(), Some("invalid JSON in a seccomp profile"));
+    assert_eq!(refused(&place.file("bad.json", "{")).as_deref(), Some("invalid JSON in a container's seccomp profile"));
     let bad_action = place.file("action.json", r#"{"defaultAction": "NO"}"#);
-    assert_eq!(refused(&bad_action).as_deref(), Some(r#"unknown action "NO" in a seccomp profile"#));
+    assert_eq!(refused(&bad_action).as_deref(), Some(r#"unknown action "NO" in a container's seccomp profile"#));
     let huge = place.file("huge.json", &" ".repeat(2 << 20));
-    assert_eq!(refused(&huge).as_deref(), Some("a seccomp profile must have at most 1048576 bytes"));
+    assert_eq!(refused(&huge).as_deref(), Some("a container's seccomp profile must have at most 1048576 bytes"));
     let notify = place.file("notify.json", r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#);
     assert_eq!(place.localhost(&notify).unwrap_err().kind(), ErrorKind::Unsupported);
 }

@@ -98,47 +98,47 @@ fn every_action_and_every_comparison_is_read() {
 fn unknown_values_are_refused_by_name() {
     assert_eq!(
         refusal(r#"{"defaultAction": "SCMP_ACT_MAYBE"}"#),
-        r#"unknown action "SCMP_ACT_MAYBE" in a seccomp profile"#
+        r#"unknown action "SCMP_ACT_MAYBE" in a container's seccomp profile"#
     );
     assert!(
         refusal(r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#)
-            .starts_with("SCMP_ACT_NOTIFY in a seccomp profile is not supported")
+            .starts_with("SCMP_ACT_NOTIFY in a container's seccomp profile is not supported")
     );
     let more = |field: &str| refusal(&format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", {field}}}"#));
     assert_eq!(
         more(r#""architectures": ["SCMP_ARCH_Z80"]"#),
-        r#"unknown architecture "SCMP_ARCH_Z80" in a seccomp profile"#
+        r#"unknown architecture "SCMP_ARCH_Z80" in a container's seccomp profile"#
     );
-    assert_eq!(more(r#""flags": ["FAST"]"#), r#"unknown flag "FAST" in a seccomp profile"#);
+    assert_eq!(more(r#""flags": ["FAST"]"#), r#"unknown flag "FAST" in a container's seccomp profile"#);
     assert!(more(r#""listenerPath": "/run/agent.sock""#).starts_with("SCMP_ACT_NOTIFY"));
     let rule = |fields: &str| refusal(&with(&format!(r#"{{"names": ["read"], {fields}}}"#)));
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 1, "op": "SCMP_CMP_SAME"}]"#),
-        r#"unknown comparison operator "SCMP_CMP_SAME" in a seccomp profile"#
+        r#"unknown comparison operator "SCMP_CMP_SAME" in a container's seccomp profile"#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 6, "value": 1, "op": "SCMP_CMP_EQ"}]"#),
-        "invalid argument index 6 in a seccomp profile: must be 0 to 5"
+        "invalid argument index 6 in a container's seccomp profile: must be 0 to 5"
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ERRNO", "errnoRet": 4096"#),
-        r#"invalid errno "4096" in a seccomp profile: must be 0 to 4095 or a known name"#
+        r#"invalid errno "4096" in a container's seccomp profile: must be 0 to 4095 or a known name"#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EODD""#),
-        r#"invalid errno "EODD" in a seccomp profile: must be 0 to 4095 or a known name"#
+        r#"invalid errno "EODD" in a container's seccomp profile: must be 0 to 4095 or a known name"#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EPERM", "errnoRet": 2"#),
-        "errno EPERM and errnoRet 2 in a rule of a seccomp profile differ"
+        "errno EPERM and errnoRet 2 in a rule of a container's seccomp profile differ"
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "new"}"#),
-        r#"invalid kernel version "new" in a seccomp profile: must be MAJOR.MINOR"#
+        r#"invalid kernel version "new" in a container's seccomp profile: must be MAJOR.MINOR"#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "name": "write""#),
-        r#"name "write" and names cannot be combined in a rule of a seccomp profile"#
+        r#"name "write" and names cannot be combined in a rule of a container's seccomp profile"#
     );
 }
 

@@ -10,31 +10,31 @@ pub(super) const LONGEST: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("a seccomp profile must have at most {LONGEST} bytes")]
+    #[error("a container's seccomp profile must have at most {LONGEST} bytes")]
     TooBig,
-    #[error("invalid JSON in a seccomp profile")]
+    #[error("invalid JSON in a container's seccomp profile")]
     Json(#[from] serde_json::Error),
-    #[error("unknown action {0:?} in a seccomp profile")]
+    #[error("unknown action {0:?} in a container's seccomp profile")]
     Action(String),
-    #[error("SCMP_ACT_NOTIFY in a seccomp profile is not supported: crisp has no seccomp agent")]
+    #[error("SCMP_ACT_NOTIFY in a container's seccomp profile is not supported: crisp has no seccomp agent")]
     Notify,
-    #[error("unknown comparison operator {0:?} in a seccomp profile")]
+    #[error("unknown comparison operator {0:?} in a container's seccomp profile")]
     Comparison(String),
-    #[error("invalid argument index {0} in a seccomp profile: must be 0 to 5")]
+    #[error("invalid argument index {0} in a container's seccomp profile: must be 0 to 5")]
     Argument(u32),
-    #[error("unknown architecture {0:?} in a seccomp profile")]
+    #[error("unknown architecture {0:?} in a container's seccomp profile")]
     Architecture(String),
-    #[error("architectures and archMap cannot be combined in a seccomp profile")]
+    #[error("architectures and archMap cannot be combined in a container's seccomp profile")]
     BothArchitectures,
-    #[error("name {0:?} and names cannot be combined in a rule of a seccomp profile")]
+    #[error("name {0:?} and names cannot be combined in a rule of a container's seccomp profile")]
     BothNames(String),
-    #[error("invalid errno {0:?} in a seccomp profile: must be 0 to 4095 or a known name")]
+    #[error("invalid errno {0:?} in a container's seccomp profile: must be 0 to 4095 or a known name")]
     Errno(String),
-    #[error("errno {name} and errnoRet {number} in a rule of a seccomp profile differ")]
+    #[error("errno {name} and errnoRet {number} in a rule of a container's seccomp profile differ")]
     BothErrnos { name: String, number: u32 },
-    #[error("invalid kernel version {0:?} in a seccomp profile: must be MAJOR.MINOR")]
+    #[error("invalid kernel version {0:?} in a container's seccomp profile: must be MAJOR.MINOR")]
     Kernel(String),
-    #[error("unknown flag {0:?} in a seccomp profile")]
+    #[error("unknown flag {0:?} in a container's seccomp profile")]
     Flag(String),
     #[error("the seccomp profile compiles to {0} BPF instructions: must be at most 4096")]
     TooLong(usize),

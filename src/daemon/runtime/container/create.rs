@@ -123,7 +123,7 @@ impl Runtime {
             if kind == LaunchWarningKind::OomScoreAdj && prepared.plan.cgroup.oom_policy == OomPolicy::Require {
                 return Err(CreateError::OomScore(message));
             }
-            tracing::warn!(container = %id, "{message}");
+            tracing::warn!(container = %id, "created the container with a restriction: {message}");
         }
         let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(id.clone(), SandboxError::Mismatch))?;
         self.publish_container(prepared, pid)

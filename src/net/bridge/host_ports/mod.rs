@@ -18,7 +18,7 @@ use super::netlink::NetlinkError;
 pub enum PortError {
     #[error("host port {port} is already used by pod {pod}")]
     Taken { port: HostPort, pod: String },
-    #[error("host_port {port} is in use by a process of the host")]
+    #[error("host_port {port} is in use by a process of the host: stop that, or set another host_port")]
     InUse { port: HostPort },
     #[error("host_ip {host_ip} is not an address of this host")]
     NotLocal { host_ip: IpAddr },

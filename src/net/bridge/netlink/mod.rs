@@ -18,7 +18,7 @@ use message::{HEADER, NLM_F_ACK};
 /// A request to the kernel that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    #[error("opening a netlink socket")]
+    #[error("opening a netlink socket to configure pod networks")]
     Open(#[source] io::Error),
     #[error("{doing}: exchanging netlink messages with the kernel")]
     Talk { doing: &'static str, source: io::Error },

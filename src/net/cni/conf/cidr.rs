@@ -9,9 +9,9 @@ use model::{ErrorClass, ErrorKind};
 /// Text that is not an address range.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadCidr {
-    #[error("invalid address range {0:?}: expected ADDRESS/LENGTH")]
+    #[error("invalid pod CIDR {0:?}: expected ADDRESS/LENGTH")]
     Form(String),
-    #[error("invalid address range {0:?}: it has bits set after the prefix")]
+    #[error("invalid pod CIDR {0:?}: it has bits set after the prefix")]
     HostBits(String),
 }
 

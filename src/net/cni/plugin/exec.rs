@@ -201,7 +201,9 @@ impl Pipes {
         self.stdin = None;
         match timeout(DRAIN, self.pump()).await {
             Ok(pumped) => pumped?,
-            Err(_) => tracing::debug!("a CNI plugin exited, but another process keeps its output open"),
+            Err(_) => tracing::debug!(
+                "a CNI plugin exited, but another process keeps its output open; crisp does not wait for it"
+            ),
         }
         Ok(status)
     }
