@@ -167,7 +167,7 @@ pub enum ImageError {
     #[error("printing the result of `crisp image`")]
     Print(#[source] io::Error),
     /// The reader of stdout needs no more: the export stops without an error.
-    #[error("writing stdout: broken pipe")]
+    #[error("writing the output of `crisp image` to stdout: the reader of the pipe has exited")]
     ClosedPipe,
     #[error("crisp image was interrupted by a signal")]
     Interrupted,

@@ -21,7 +21,7 @@ pub(crate) enum LookupError {
     Ambiguous(#[from] AmbiguousId),
     #[error("{what} {id} can only be listed, stopped and removed: its record is unreadable: {why}")]
     Unreadable { what: &'static str, id: String, why: Arc<Unreadable> },
-    #[error("{what} {id} is being created or removed: {} exists", dir.display())]
+    #[error("{what} {id} is being created or removed, try again later: {} exists", dir.display())]
     Unlisted { what: &'static str, id: String, dir: PathBuf },
 }
 

@@ -83,7 +83,7 @@ impl Runtime {
         if let Err(error) = taken {
             tracing::warn!(
                 error = chain(&error),
-                "cannot apply the recorded pod CIDRs of the kubelet to the built-in bridge"
+                "cannot apply the recorded pod CIDRs of the kubelet to the built-in bridge; it uses network.bridge.pools"
             );
         }
     }

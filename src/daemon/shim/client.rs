@@ -100,7 +100,7 @@ impl ShimClient {
                     tracing::info!(
                         shim = release,
                         protocol,
-                        "the pod's shim is of another crisp release; the daemon supports its protocol"
+                        "the pod's shim is of another crisp release; it is usable if the daemon supports its protocol"
                     );
                 }
                 if !(OLDEST..=PROTOCOL).contains(&protocol) {

@@ -50,7 +50,7 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
     paths.sort_by_key(|path| number(path));
     for path in paths {
         let Some(number) = number(&path) else {
-            tracing::warn!(path = %path.display(), "ignored an entry of the image store's layer directory that is not a layer");
+            tracing::warn!(path = %path.display(), "ignored an entry of the image store's layer directory that is not a layer; remove it by hand");
             continue;
         };
         state.next_number = state.next_number.max(number);

@@ -103,7 +103,7 @@ impl FilterCache {
             }
         };
         if !compiled.unknown.is_empty() {
-            tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "a seccomp profile has system calls that this version does not know; skipped them");
+            tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "a container's seccomp profile has system calls that this crisp release does not know; ignored them");
         }
         let filter = self.store(&compiled.bytes)?;
         made.insert(key, CachedFilter { stamp, filter: filter.clone() });

@@ -126,7 +126,7 @@ impl Selinux {
             return Err(lacks);
         }
         if matches!(lacks, SelinuxError::NoContexts) {
-            self.warned.call_once(|| tracing::warn!(%lacks, "pods without SELinux options run without labels"));
+            self.warned.call_once(|| tracing::warn!(%lacks, "cannot label pods for SELinux: pods without SELinux options run without labels"));
         }
         Ok(None)
     }

@@ -74,7 +74,7 @@ impl Runtime {
                     let _names = self.container_record_span(&entry.get()).entered();
                     tracing::warn!(
                         error = chain(&error),
-                        "cannot read the metrics of a container; ListPodSandboxMetrics omits it"
+                        "cannot read the metrics of a container; ListPodSandboxMetrics omits that container"
                     );
                 }
             }

@@ -13,9 +13,9 @@ use crate::store::ContainerRecord;
 pub(crate) enum NotRunning {
     #[error(transparent)]
     Lookup(#[from] LookupError),
-    #[error("cannot run a command in or attach to container {container}: it is {state}, not running")]
+    #[error("container {container} is {state}, not running: exec, attach and ReopenContainerLog require a running one")]
     State { container: ContainerId, state: &'static str },
-    #[error("cannot run a command in or attach to container {0}: its pod is not ready")]
+    #[error("cannot exec in, attach to or reopen the log of container {0}: its pod is not ready")]
     Pod(ContainerId),
 }
 
