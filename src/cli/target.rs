@@ -18,7 +18,7 @@ pub enum TargetError {
     Call(#[from] CallError),
     #[error("pod or container {word:?} not found{}; `crisp explain` lists all", near(.like))]
     Nothing { word: String, like: Vec<String> },
-    #[error("{word:?} is ambiguous: {}", listed(.found))]
+    #[error("name or ID {word:?} is ambiguous: {}", listed(.found))]
     Several { word: String, found: Vec<String> },
 }
 

@@ -98,7 +98,10 @@ impl Runtime {
     fn recover_containers(&self, pod: &PodId, of_pod: Option<&Arc<Unreadable>>) -> FoundContainers {
         let names = safe_fs::list_names(&self.layout.containers(pod)).unwrap_or_else(|error| {
             let _names = self.pod_span(pod).entered();
-            tracing::error!(error = chain(&error), "cannot list the pod's containers at the daemon's start; they are missing until the next start");
+            tracing::error!(
+                error = chain(&error),
+                "cannot list the pod's containers at the daemon's start; they are missing until the next start"
+            );
             Vec::new()
         });
         let mut containers = FoundContainers::default();

@@ -74,7 +74,10 @@ impl Runtime {
         });
         if let Err(error) = recorded {
             let _names = self.container_record_span(&entry.get()).entered();
-            tracing::warn!(error = chain(&error), "cannot write the state of a container to its record; the next daemon queries the shim instead");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot write the state of a container to its record; the next daemon queries the shim instead"
+            );
         }
         let record = entry.get();
         if ran
@@ -203,7 +206,10 @@ impl Runtime {
             let wait = self.settings().stop.kill_wait;
             if let Err(error) = blocking_stop(move || cgroup.kill_all(wait)).await {
                 let _names = self.container_record_span(&record).entered();
-                tracing::warn!(error = chain(&error), "a process of the container is still alive after SIGKILL; the container is recorded as exited");
+                tracing::warn!(
+                    error = chain(&error),
+                    "a process of the container is still alive after SIGKILL; the container is recorded as exited"
+                );
             }
             if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
@@ -220,7 +226,10 @@ impl Runtime {
     /// dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
-            tracing::warn!(error = chain(&error), "cannot write to the pod's record that the pod has stopped; the daemon's next start detects it");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot write to the pod's record that the pod has stopped; the daemon's next start detects it"
+            );
         }
         self.publish_pod_events(pod);
     }

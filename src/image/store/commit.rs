@@ -343,7 +343,7 @@ impl Catalog {
             // The newer record owns the tag in any case, so this write may fail.
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
                 tracing::warn!(
-                    image = %other.id,
+                    old_image = %other.id,
                     error = &error as &dyn std::error::Error,
                     "cannot record that an image lost a tag to another; the tag may return to it when the other is removed"
                 );

@@ -161,7 +161,7 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
         let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
         if let Err(error) = durable::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
             tracing::warn!(
-                image = %id,
+                old_image = %id,
                 error = &error as &dyn std::error::Error,
                 "cannot record that an image lost a tag to another; the tag may return to it when the other is removed"
             );

@@ -18,7 +18,7 @@ use oci_spec::runtime::{
 /// A configuration without a part that crisp always writes.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    #[error("the container's config.json has no {0}")]
+    #[error("the container's config.json, which crisp wrote, has no {0}; please report this bug")]
     Lacks(&'static str),
     #[error("building the container's configuration for libcontainer")]
     Build(#[from] OciSpecError),

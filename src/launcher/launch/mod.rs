@@ -45,7 +45,7 @@ pub enum LaunchError {
     Split(#[from] crate::launch::libcontainer_spec::SpecError),
     #[error("creating the container with libcontainer: {0}")]
     Libcontainer(String),
-    #[error("the container's config.json has no {0}")]
+    #[error("the container's config.json, which crisp wrote, has no {0}; please report this bug")]
     Lacks(&'static str),
     #[error("cannot create the container: /{0} of its image is a link or file, must be a directory")]
     NotADirectory(&'static str),

@@ -40,7 +40,7 @@ pub enum ExecProgramError {
     Nul(#[from] NulError),
     #[error(transparent)]
     Label(#[from] LabelError),
-    #[error("the container's config.json has no {0}")]
+    #[error("the container's config.json, which crisp wrote, has no {0}; please report this bug")]
     Lacks(&'static str),
 }
 

@@ -89,7 +89,7 @@ pub enum ExecError {
     Keyring(#[from] LabelError),
     #[error(transparent)]
     Rights(#[from] ExecProgramError),
-    #[error("the container's config.json has no process")]
+    #[error("the container's config.json, which crisp wrote, has no process; please report this bug")]
     NoProcess,
     #[error(transparent)]
     Step(#[from] StepError),

@@ -9,17 +9,19 @@ use serde::{Deserialize, Serialize};
 /// A text that is not a quantity, or whose value cannot be represented exactly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidQuantity {
-    #[error("invalid quantity {0:?}: expected a form like 500m, 1.5Gi or 2e3")]
+    #[error("invalid Kubernetes quantity {0:?}: expected a form like 500m, 1.5Gi or 2e3")]
     Malformed(String),
-    #[error("invalid quantity {0:?}: must not be negative")]
+    #[error("invalid Kubernetes quantity {0:?}: must not be negative")]
     Negative(String),
-    #[error("invalid quantity {0:?}: must be at most 2^63-1")]
+    #[error("invalid Kubernetes quantity {0:?}: must be at most 2^63-1")]
     TooLarge(String),
-    #[error("invalid quantity {0:?}: must be a multiple of 1n")]
+    #[error("invalid Kubernetes quantity {0:?}: must be a multiple of 1n")]
     TooFine(String),
-    #[error("invalid quantity {0:?}: must have at most {DIGITS_MAX} digits without leading and trailing zeros")]
+    #[error(
+        "invalid Kubernetes quantity {0:?}: must have at most {DIGITS_MAX} digits without leading and trailing zeros"
+    )]
     TooManyDigits(String),
-    #[error("invalid quantity of {0} bytes: must be at most {LENGTH_MAX}")]
+    #[error("invalid Kubernetes quantity of {0} bytes: must be at most {LENGTH_MAX}")]
     TooLong(usize),
 }
 

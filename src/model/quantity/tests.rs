@@ -86,7 +86,10 @@ fn malformed_quantities_are_refused() {
     ] {
         assert_eq!(refused(text), InvalidQuantity::Malformed(text.to_owned()), "{text:?}");
     }
-    assert_eq!(refused("1 Gi").to_string(), "invalid quantity \"1 Gi\": expected a form like 500m, 1.5Gi or 2e3");
+    assert_eq!(
+        refused("1 Gi").to_string(),
+        "invalid Kubernetes quantity \"1 Gi\": expected a form like 500m, 1.5Gi or 2e3"
+    );
 }
 
 #[test]

@@ -54,7 +54,7 @@ pub enum CdiError {
     Beyond { device: String, what: String },
     #[error("CDI device {device}: device node {path}")]
     Node { device: String, path: PathBuf, source: io::Error },
-    #[error("CDI device {device}: the device node {path} must have the type that the CDI spec has")]
+    #[error("CDI device {device}: the device node {path} is not a device of the type in the CDI spec (cdi.spec_dirs)")]
     NodeKind { device: String, path: PathBuf },
     #[error("CDI device {device}: mount of {path}")]
     Source { device: String, path: PathBuf, source: io::Error },

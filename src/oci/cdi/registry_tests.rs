@@ -287,12 +287,12 @@ fn missing_fields_of_nodes_are_taken_from_the_host() {
     test_env.refusal(
         &["v.example/c=other"],
         ErrorKind::Precondition,
-        &["/dev/null", "must have the type that the CDI spec has"],
+        &["/dev/null", "is not a device of the type in the CDI spec"],
     );
     test_env.refusal(
         &["v.example/c=file"],
         ErrorKind::Precondition,
-        &["/etc/passwd", "must have the type that the CDI spec has"],
+        &["/etc/passwd", "is not a device of the type in the CDI spec"],
     );
     test_env.refusal(
         &["v.example/c=gone"],

@@ -141,9 +141,11 @@ fn bandwidth_annotations_are_parsed_and_checked() {
     assert_eq!(bandwidth("ingress", "1M"), Bandwidth { ingress: Some(BitRate(1_000_000)), egress: None });
     assert_eq!(bandwidth("egress", "1k"), Bandwidth { ingress: None, egress: Some(BitRate(1_000)) });
     assert_eq!(bandwidth("egress", "1P").egress, Some(BitRate(1_000_000_000_000_000)));
-    for (text, problem) in
-        [("999", "is not between 1k and 1P bits per second"), ("2P", "1P bits"), ("fast", "invalid quantity")]
-    {
+    for (text, problem) in [
+        ("999", "is not between 1k and 1P bits per second"),
+        ("2P", "1P bits"),
+        ("fast", "invalid Kubernetes quantity"),
+    ] {
         let refusal = given("ingress", text).unwrap_err();
         assert_eq!(refusal.kind(), ErrorKind::Invalid);
         let text = refusal.to_string();

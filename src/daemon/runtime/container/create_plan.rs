@@ -117,7 +117,7 @@ impl Runtime {
         let log = log_plan(&pod, &spec, &handler, shim_opens_paths)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
-            tracing::warn!(container = %id, %differences, "created a container that differs from the resources declared with its pod (resources.mismatch = \"warn\")");
+            tracing::warn!(container = %id, %differences, "created a container that differs from the pod resources in RunPodSandbox or the pod's annotation (resources.mismatch = \"warn\")");
         }
         Ok(ContainerPlan {
             identity: ContainerIdentity { id, pod, spec },

@@ -85,7 +85,6 @@ impl Resizable for ContainerRecord {
                 if error.kind() == ErrorKind::Precondition && runtime.oom_policy(&self.pod) == OomPolicy::Restrict =>
             {
                 tracing::warn!(
-                    container = %self.id,
                     error = chain(&error),
                     "the daemon lacks the privilege to set the requested oom_score_adj; the container keeps its OOM score"
                 );

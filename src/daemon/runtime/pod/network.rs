@@ -208,7 +208,10 @@ impl Runtime {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
         // Does not wait for the removal of the interface: it is down already.
         if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
-            tracing::warn!(error = chain(&error), "cannot detach the stopped pod from the built-in bridge; leftovers may stay until the daemon's next start");
+            tracing::warn!(
+                error = chain(&error),
+                "cannot detach the stopped pod from the built-in bridge; leftovers may stay until the daemon's next start"
+            );
         }
         let cni = self.networks.cni();
         match cni.is_attached(id.as_str()).await {

@@ -159,7 +159,10 @@ impl Runtime {
                 Ok(_) => {}
                 Err(error) => {
                     let _names = self.container_record_span(&entry.get()).entered();
-                    tracing::warn!(error = chain(&error), "cannot read the stats of a container; the list of stats omits it");
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot read the stats of a container; the list of stats omits it"
+                    );
                 }
             }
         }
@@ -240,7 +243,7 @@ impl Runtime {
         let networks = match network::read(&paths) {
             Ok(networks) => networks,
             Err(error) => {
-                tracing::warn!(%error, "cannot read the network statistics of pods; the response omits them");
+                tracing::warn!(%error, "cannot read the network statistics of pods; the pods' stats omit them");
                 return BTreeMap::new();
             }
         };
@@ -257,7 +260,7 @@ impl Runtime {
                 // recorded.
                 if still_ready() {
                     let _names = self.pod_span(pod).entered();
-                    tracing::warn!(%error, "cannot read the pod's network statistics; the response omits them");
+                    tracing::warn!(%error, "cannot read the pod's network statistics; the pod's stats omit them");
                 }
                 None
             }

@@ -67,7 +67,7 @@ impl PluginChain<'_> {
             match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
                 Ok(_) => {}
                 Err(error) if error.is_unknown_container() => {
-                    tracing::debug!(pod = %place.pod, %error, "a CNI plugin does not know the pod, so there is nothing to detach")
+                    tracing::debug!(%error, "a CNI plugin does not know the pod, so there is nothing to detach")
                 }
                 Err(error) if result.is_some() => return Err(error),
                 Err(error) => first = first.and(Err(error)),
