@@ -13,11 +13,11 @@ const DEFAULT: &str = "info";
 /// Why a value is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidLevel {
-    #[error("must be {}, or a list such as \"info,h2=debug\"; got an empty text", levels())]
+    #[error("a log level must be {}, or a list such as \"info,h2=debug\"; got an empty text", levels())]
     Empty,
-    #[error("{word:?} is not a level: must be {}, or a list such as \"info,h2=debug\"{}", levels(), hint(.word))]
+    #[error("{word:?} is not a log level: must be {}, or a list such as \"info,h2=debug\"{}", levels(), hint(.word))]
     Word { word: String },
-    #[error("{directive:?}: expected TARGET=LEVEL, with {} as the level{}", levels(), hint(.word))]
+    #[error("invalid part {directive:?} of the log levels: expected TARGET=LEVEL, with {} as the level{}", levels(), hint(.word))]
     Target { directive: String, word: String },
     #[error("{text:?}: {problem}")]
     Filter { text: String, problem: String },

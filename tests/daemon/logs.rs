@@ -389,7 +389,7 @@ fn a_word_that_is_not_a_level_is_refused_at_the_start_and_by_a_reload() {
     let ended = wait_for("the daemon to refuse", seconds(20), || process.try_wait().unwrap());
     let log = env.read_log();
     assert!(!ended.success(), "{log}");
-    for words in ["log.level", "\"verbose\" is not a level", "error, warn, info", "did you mean \"debug\"?"] {
+    for words in ["log.level", "\"verbose\" is not a log level", "error, warn, info", "did you mean \"debug\"?"] {
         assert!(log.contains(words), "{words}: {log}");
     }
     let daemon = Daemon::with_settings("[log]\nlevel = \"warning\"");

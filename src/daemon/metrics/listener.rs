@@ -175,7 +175,7 @@ async fn talk(
     match tokio::time::timeout(timeout, tls.accept(stream)).await {
         Ok(Ok(stream)) => serve_connection(stream, access, site, timeout, place).await,
         Ok(Err(error)) => tracing::debug!(%error, "the TLS handshake of a metrics connection failed"),
-        Err(_) => tracing::debug!("the TLS handshake of a metrics connection took too long"),
+        Err(_) => tracing::debug!("the TLS handshake of a metrics connection took too long; closed the connection"),
     }
 }
 

@@ -84,7 +84,7 @@ impl Runtime {
         if record.state == PodState::Ready
             && let Err(gone) = self.handler(&record)
         {
-            tracing::warn!(error = %gone, "the pod's runtime handler is gone; its containers cannot be created");
+            tracing::warn!(error = %gone, "the pod's runtime handler is no longer in [handlers]; the pod accepts no new containers");
         }
         let record = if record.unreadable.is_some() { record } else { self.finish_interrupted_resize(record, done) };
         Self::mark_pod_published(&self.pods.insert(record));
