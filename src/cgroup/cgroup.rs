@@ -1,4 +1,4 @@
-//! A cgroup by its path, in every tree of the host at once: making it, removing it, and its files.
+//! A cgroup by its path, in all trees of the host: creation, removal, and its files.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -20,28 +20,28 @@ use crate::limits::apply::{ApplyError, CurrentLimits};
 use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
 use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
 
-/// A cgroup that may or may not exist yet. Cheap to clone; keeps only the files of its cache open.
+/// A cgroup that may not exist yet. Cheap to clone; only files of its cache stay open.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     layout: Arc<Layout>,
     path: CgroupPath,
     kept: Option<Arc<FileCache>>,
-    /// Its unit, if systemd manages it.
+    /// The unit, if systemd manages the cgroup.
     unit: Option<(Arc<Systemd>, Unit)>,
 }
 
-/// A v1 tree as a container is to see it, read-only, under `/sys/fs/cgroup`.
+/// A v1 tree as a container sees it, read-only, under `/sys/fs/cgroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountedController {
     /// The directory name: `cpu`, `cpu,cpuacct` or `systemd`.
     pub name: String,
-    /// The cgroup's own directory on the host.
+    /// The cgroup's directory on the host.
     pub dir: PathBuf,
-    /// Names that are to be symbolic links to `name`.
+    /// Names of symbolic links to `name`.
     pub links: Vec<String>,
 }
 
-/// Why a cgroup could not be made, looked into or removed.
+/// Why a cgroup could not be created, read or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     #[error("creating the cgroup directory {path}")]
@@ -88,7 +88,7 @@ impl Cgroup {
         Self { layout, path, kept: None, unit: None }
     }
 
-    /// Reads through files that stay open in `kept`, which belongs to this very cgroup.
+    /// Reads through the files that `kept`, the cache of this cgroup, holds open.
     #[must_use]
     pub fn with_file_cache(self, kept: Arc<FileCache>) -> Self {
         Self { kept: Some(kept), ..self }
@@ -98,7 +98,8 @@ impl Cgroup {
         self.kept.as_ref()
     }
 
-    /// A cgroup that this driver makes. With systemd, one that is not where a unit would be is crisp's own to make.
+    /// A cgroup that this driver creates. With systemd, crisp itself creates one whose path cannot
+    /// be that of a unit.
     pub fn with_driver(layout: Arc<Layout>, driver: &Driver, path: CgroupPath) -> Self {
         let unit = match driver {
             Driver::Cgroupfs => None,
@@ -107,7 +108,7 @@ impl Cgroup {
         Self { unit, ..Self::new(layout, path) }
     }
 
-    /// The cgroup `name` directly below this one, which crisp makes itself.
+    /// The cgroup `name` directly below this one, which crisp creates itself.
     pub fn child(&self, name: &str) -> Result<Self, InvalidCgroupPath> {
         Ok(Self::new(Arc::clone(&self.layout), self.path.join(name)?))
     }
@@ -149,8 +150,7 @@ impl Cgroup {
         self.layout.unified().map(|root| self.path.under(root))
     }
 
-    /// Makes the cgroup in every tree, with the parents that are not there yet, ready to take processes and limits.
-    ///
+    /// Creates the cgroup in every tree, with missing parents, ready for processes and limits.
     /// Existing directories are used unchanged. A failure removes the created ones.
     pub fn create(&self) -> Result<CreatedCgroup, CgroupError> {
         let mut made = CreatedCgroup::default();
@@ -170,7 +170,7 @@ impl Cgroup {
         {
             made.unit = self.unit.clone();
         }
-        // systemd does not know every controller.
+        // systemd does not support every controller.
         for mount in self.layout.mounts() {
             make_dirs(&self.path.under(mount), &mut made.dirs)?;
         }
@@ -180,7 +180,8 @@ impl Cgroup {
         }
     }
 
-    /// On v1 a cpuset starts empty and takes no process, and before 5.11 a memory limit may not count for children.
+    /// On v1 a new cpuset is empty and accepts no process, and before Linux 5.11 a memory limit may
+    /// not include children.
     fn prepare_v1(&self) -> Result<(), CgroupError> {
         if let Some(mount) = self.layout.mount_of("cpuset") {
             let levels = self.levels(mount);
@@ -195,9 +196,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// On v2 each level has to hand its controllers on to the next.
-    ///
-    /// A controller that cannot be enabled is not an error here: a limit that needs it fails later.
+    /// On v2 each level has to enable its controllers for the next. A controller that cannot be
+    /// enabled is not an error here: a limit that needs it fails later.
     fn delegate(&self) -> Result<(), CgroupError> {
         let Some(root) = self.layout.unified() else { return Ok(()) };
         for (parent, _) in self.levels(root) {
@@ -211,7 +211,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Every step on the way from the top of a tree to this cgroup: a parent and its child.
+    /// Returns every step from the top of a tree to this cgroup: a parent and its child.
     fn levels(&self, mount: &Path) -> Vec<(PathBuf, PathBuf)> {
         let mut levels = Vec::new();
         let mut parent = mount.to_owned();
@@ -223,14 +223,13 @@ impl Cgroup {
         levels
     }
 
-    /// Whether the cgroup is there in any tree.
+    /// Whether the cgroup exists in any tree.
     pub fn exists(&self) -> bool {
         self.dirs().any(|dir| dir.is_dir())
     }
 
-    /// Removes the cgroup and all below it from every tree; none of them may hold a live process.
-    ///
-    /// Thaws first: what is frozen cannot finish dying. That it is gone already is fine.
+    /// Removes the cgroup and its descendants from every tree; none of them may hold a live
+    /// process. Thaws first, since a frozen process cannot exit. A missing cgroup is not an error.
     pub fn remove(&self) -> Result<(), CgroupError> {
         self.thaw_all()?;
         if let Some((systemd, unit)) = &self.unit {
@@ -240,10 +239,10 @@ impl Cgroup {
         self.dirs().try_for_each(|dir| remove_tree(&dir, deadline))
     }
 
-    /// Releases a cgroup of another owner, such as a pod's that the kubelet created.
-    ///
-    /// Owners of v1 cgroups do not know the v2 tree of a hybrid host: [`create`](Self::create) of a child made the
-    /// directory there, and no other process removes it. A directory in use stays. systemd removes its own.
+    /// Releases a cgroup of another owner, such as a pod's that the kubelet created. Owners of v1
+    /// cgroups do not remove directories in the v2 tree of a hybrid host, where
+    /// [`create`](Self::create) of a child made one. A directory in use stays. systemd removes its
+    /// own.
     pub fn release_foreign(&self) -> Result<(), CgroupError> {
         if self.unit.is_some() {
             return Ok(());
@@ -255,15 +254,14 @@ impl Cgroup {
         }
     }
 
-    /// Every file into which a process has to write itself to be in this cgroup.
+    /// The files to which a process writes its pid to join this cgroup.
     pub fn join_files(&self) -> Vec<PathBuf> {
         self.dirs().map(|dir| dir.join("cgroup.procs")).collect()
     }
 
-    /// The content of `/sys/fs/cgroup` of a container in this cgroup.
-    ///
-    /// Empty on v2, where a cgroup namespace does it. The v2 tree of a hybrid host is not shown: programs would take
-    /// the host for a v2 one.
+    /// The content of `/sys/fs/cgroup` of a container in this cgroup. Empty on v2, where a cgroup
+    /// namespace provides it. The v2 tree of a hybrid host is not shown: programs would take the
+    /// host for a v2 one.
     pub fn mounts(&self) -> Vec<MountedController> {
         let Layout::V1 { hierarchies, .. } = &*self.layout else { return Vec::new() };
         let shown = hierarchies.iter().map(|hierarchy| {
@@ -277,7 +275,7 @@ impl Cgroup {
         shown.collect()
     }
 
-    /// Changes limits: whole or not at all, and read back.
+    /// Changes limits, completely or not at all, and reads them back.
     pub fn apply(&self, patch: &LimitsPatch) -> Result<AppliedValues, ApplyError> {
         apply::apply(self, patch)
     }
@@ -287,7 +285,7 @@ impl Cgroup {
         apply::observe(self, settings)
     }
 
-    /// The file in which the kernel counts its kills for lack of memory, in a line `oom_kill N`.
+    /// The file with the number of OOM kills, in a line `oom_kill N`.
     pub fn oom_file(&self) -> Option<PathBuf> {
         let file = match self.layout.version() {
             Version::V1 => "memory.oom_control",
@@ -332,13 +330,14 @@ impl CgroupFs for Cgroup {
     }
 
     fn huge_page_sizes(&self) -> Vec<HugePageSize> {
-        // Fixed when the kernel boots.
+        // This setting is fixed when the kernel boots.
         static SIZES: OnceLock<Vec<HugePageSize>> = OnceLock::new();
         SIZES.get_or_init(|| huge_page_sizes(Path::new("/sys/kernel/mm/hugepages"))).clone()
     }
 }
 
-/// Gives every level that has none the set of the level above it. Where one has a set, so have all above it.
+/// Gives every level with an empty cpuset the set of its parent. If a level has a set, so have all
+/// its ancestors.
 fn inherit_cpuset(levels: &[(PathBuf, PathBuf)], file: &str) -> Result<(), CgroupError> {
     let Some(((parent, child), above)) = levels.split_last() else { return Ok(()) };
     let own = child.join(file);
@@ -363,7 +362,7 @@ fn huge_page_sizes(dir: &Path) -> Vec<HugePageSize> {
     sizes
 }
 
-/// The name that the kernel gives to pages of so many kilobytes in a cgroup's files.
+/// The kernel's name for pages of this many kilobytes in files of a cgroup.
 fn huge_page_size(kilobytes: u64) -> Option<HugePageSize> {
     let name = match kilobytes {
         0..0x400 => format!("{kilobytes}KB"),

@@ -15,7 +15,7 @@ use crate::file_cache::FileCache;
 /// How often parents of a cgroup are created again because another process removed them while empty.
 const TRIES: u32 = 100;
 
-/// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
+/// Creates `dir` and its missing parents. A cgroup tree has no symbolic links.
 pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), CgroupError> {
     let failed = |source| CgroupError::Make { path: dir.to_owned(), source };
     let mut tries = 0;
@@ -26,7 +26,7 @@ pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), Cgrou
                 return Ok(());
             }
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
-            // It was there a moment ago, or what is above it is not.
+            // It existed before, or one of its parents no longer exists.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !dir.exists() => e,
             Err(e) if e.kind() == io::ErrorKind::NotFound => e,
             Err(e) => return Err(failed(e)),
@@ -39,7 +39,7 @@ pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), Cgrou
     }
 }
 
-/// Removes a cgroup and all below it, leaf first.
+/// Removes a cgroup and its descendants, leaf first.
 pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), CgroupError> {
     for child in children(dir)? {
         remove_tree(&child, deadline)?;
@@ -64,7 +64,7 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), CgroupErro
     }
 }
 
-/// The cgroups directly below; none where the directory is gone.
+/// Returns the cgroups directly below; none if the directory does not exist.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     files::children(dir).map_err(|source| CgroupError::Read { path: dir.to_owned(), source })
 }
@@ -73,7 +73,8 @@ pub(crate) fn read_file(path: &Path) -> Result<String, CgroupError> {
     fs::read_to_string(path).map_err(|source| CgroupError::Read { path: path.to_owned(), source })
 }
 
-/// Reads a small kernel file. The kernel writes it in one read(2), so a read that leaves room has all of it.
+/// Reads a small kernel file. The kernel writes it in one read(2), so a read that does not fill the
+/// buffer has the whole file.
 pub(crate) fn read_once(path: &Path, kept: Option<&FileCache>) -> io::Result<String> {
     let mut room = [0; 4096];
     let read = match kept {
@@ -109,7 +110,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    // Not for ever: on a slow machine nothing would ever be made.
+                    // Bounded: on a slow machine the race could repeat.
                     let may = removals.load(Ordering::Relaxed) < TRIES / 2;
                     if may && [&above, &top.path().join("a")].iter().any(|dir| fs::remove_dir(dir).is_ok()) {
                         removals.fetch_add(1, Ordering::Relaxed);

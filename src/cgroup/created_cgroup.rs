@@ -17,7 +17,7 @@ pub struct CreatedCgroup {
 }
 
 impl CreatedCgroup {
-    /// Whether everything had been there before.
+    /// Whether everything existed before.
     pub fn is_empty(&self) -> bool {
         self.unit.is_none() && self.dirs.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Directories above cgroups that were made for them, and go when nothing is in them any more.
+//! Directories that crisp created above cgroups; they are removed once they are empty.
 
 use std::cmp::Reverse;
 use std::os::unix::fs::MetadataExt as _;
@@ -25,7 +25,7 @@ struct Dir {
 }
 
 impl CreatedParents {
-    /// Takes in what was made above `group`. Whether there was anything.
+    /// Adds the directories that were created above `group`. Returns whether there were any.
     pub fn record(&mut self, made: &CreatedCgroup, group: &Cgroup) -> bool {
         let own: Vec<PathBuf> = group.dirs().collect();
         let above = made.dirs.iter().filter(|dir| !own.contains(dir));
@@ -33,14 +33,13 @@ impl CreatedParents {
         let above: Vec<Dir> = above.collect();
         self.0.retain(|old| !above.iter().any(|new| new.path == old.path));
         self.0.extend(above.iter().cloned());
-        // Those below before those above.
+        // Children before parents.
         self.0.sort_by_key(|dir| Reverse(dir.path.components().count()));
         !above.is_empty()
     }
 
-    /// Removes what nothing is in. Whether that was any of it.
-    ///
-    /// A concurrent creation below one of them creates it again.
+    /// Removes the empty directories. Returns whether any was removed. A concurrent creation below
+    /// one of them creates it again.
     pub fn remove_empty(&mut self) -> bool {
         let before = self.0.len();
         self.0.retain(Dir::stays);
@@ -49,11 +48,12 @@ impl CreatedParents {
 }
 
 impl Dir {
-    /// Whether it is there and in use, after removing it if it is not.
+    /// Returns whether the directory exists and is in use; removes it if it is not.
     fn stays(&self) -> bool {
         match fs::symlink_metadata(&self.path) {
             Ok(now) if now.ino() != self.inode => false,
-            // A link for each directory in it: stat(2) takes no lock of the cgroup file system.
+            // The link count includes each subdirectory: stat(2) takes no lock of the cgroup file
+            // system.
             Ok(now) if now.nlink() > LINKS_OF_A_LEAF => true,
             Ok(_) => fs::remove_dir(&self.path).is_err_and(|e| e.kind() != io::ErrorKind::NotFound),
             Err(e) => e.kind() != io::ErrorKind::NotFound,

@@ -14,7 +14,7 @@ pub enum Driver {
 }
 
 impl Driver {
-    /// The cgroup of a pod whose client gave this one.
+    /// Returns the cgroup of a pod with this `cgroup_parent`.
     pub fn given(&self, path: &CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => Ok(path.clone()),
@@ -30,7 +30,7 @@ impl Driver {
         }
     }
 
-    /// The cgroup of a container in its pod's.
+    /// Returns the cgroup of a container in that of its pod.
     pub fn container(&self, pod: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidCgroupPath> {
         match self {
             Self::Cgroupfs => pod.join(id),

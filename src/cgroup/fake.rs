@@ -1,6 +1,6 @@
-//! A cgroup in memory that follows the kernel's rules as far as the engine meets them.
+//! A cgroup in memory that follows the kernel's rules, as far as the engine needs them.
 //!
-//! The same tests run on it and on the real kernel, which keeps it honest.
+//! The same tests run with it and with the kernel, so a difference between the two is found.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use crate::limits::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
 use crate::limits::memory_shrink::ShrinkTimeouts;
 use crate::systemd::{BusError, SyncError, SystemdError};
 
-/// The pretended host has these CPUs and one memory node.
+/// The simulated host has these CPUs and one memory node.
 const CPUS: &str = "0-7";
 const MEMS: &str = "0";
 const NO_LIMIT_V1: u64 = 9_223_372_036_854_771_712;
 
-/// One pretended cgroup, its parent and its host.
+/// One simulated cgroup, its parent and its host.
 #[derive(Debug)]
 pub struct FakeCgroup {
     version: Version,
@@ -31,13 +31,13 @@ pub struct FakeCgroup {
 #[derive(Debug)]
 struct State {
     files: BTreeMap<String, String>,
-    /// Memory that cannot be given back.
+    /// Memory that cannot be reclaimed.
     anon: u64,
-    /// Memory that can.
+    /// Memory that can be reclaimed.
     cache: u64,
     /// The parent's quota and period, where it has a limit.
     parent: Option<(u64, u64)>,
-    /// How many more writes succeed, and what the next one meets then.
+    /// The number of further writes that succeed, and the error of the next one.
     fault: Option<(usize, Errno)>,
     log: Vec<(Knob, String)>,
     oom_kills: u64,
@@ -102,35 +102,35 @@ impl FakeCgroup {
         Self { version, state: RefCell::new(state) }
     }
 
-    /// Memory in use that cannot be given back.
+    /// Uses memory that cannot be reclaimed.
     #[must_use]
     pub fn using(self, bytes: u64) -> Self {
         self.state.borrow_mut().anon = bytes;
         self
     }
 
-    /// Memory in use that can be given back, such as files that were read.
+    /// Uses memory that can be reclaimed, such as page cache.
     #[must_use]
     pub fn caching(self, bytes: u64) -> Self {
         self.state.borrow_mut().cache = bytes;
         self
     }
 
-    /// A parent whose processes may use so much CPU time in each period.
+    /// Limits the parent to this much CPU time in each period.
     #[must_use]
     pub fn under(self, quota: u64, period: u64) -> Self {
         self.state.borrow_mut().parent = Some((quota, period));
         self
     }
 
-    /// A host without this file.
+    /// Removes a file, as on a host without it.
     #[must_use]
     pub fn without(self, file: &str) -> Self {
         self.state.borrow_mut().files.remove(file);
         self
     }
 
-    /// Lets so many writes through and fails the one after, once.
+    /// Lets this many writes succeed, and fails the next one once.
     pub fn fail_after(&self, writes: usize, errno: Errno) {
         self.state.borrow_mut().fault = Some((writes, errno));
     }
@@ -140,12 +140,12 @@ impl FakeCgroup {
         self.state.borrow_mut().files.clear();
     }
 
-    /// Every value now.
+    /// Returns all current values.
     pub fn files(&self) -> BTreeMap<String, String> {
         self.state.borrow().files.clone()
     }
 
-    /// Every successful write so far.
+    /// Returns all successful writes so far.
     pub fn log(&self) -> Vec<(Knob, String)> {
         self.state.borrow().log.clone()
     }
@@ -160,7 +160,7 @@ impl FakeCgroup {
         self.state.borrow_mut().deaf = true;
     }
 
-    /// How many processes the pretended kernel has killed for lack of memory.
+    /// Returns the number of simulated OOM kills.
     pub fn oom_kills(&self) -> u64 {
         self.state.borrow().oom_kills
     }
@@ -250,14 +250,14 @@ impl State {
         }
     }
 
-    /// Gives back what it can of so much.
+    /// Reclaims up to this much memory.
     fn reclaim(&mut self, bytes: u64) -> Result<(), Errno> {
         let given = bytes.min(self.cache);
         self.cache -= given;
         if given == bytes { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
-    /// Gives back until at most `limit` is in use, as far as that goes.
+    /// Reclaims until at most `limit` is in use, as far as possible.
     fn make_room(&mut self, limit: u64) -> bool {
         self.cache = self.cache.min(limit.saturating_sub(self.anon));
         self.anon + self.cache <= limit
@@ -274,7 +274,7 @@ impl State {
                 weight @ 1..=10_000 => Ok(weight.to_string()),
                 _ => Err(Errno::RANGE),
             },
-            // v2 takes an empty set as "the parent's".
+            // v2 reads an empty set as "the parent's".
             "cpuset.cpus" | "cpuset.mems" if value.is_empty() && self.files.contains_key("cpu.weight") => {
                 Ok(String::new())
             }
@@ -379,7 +379,8 @@ fn take_cpu_max(value: &str) -> Result<String, Errno> {
     Ok(format!("{quota} {period}"))
 }
 
-/// v1 refuses what the parent does not have; the pretended v2 host is as strict about numbers that no machine has.
+/// v1 refuses CPUs that the parent does not have; the simulated v2 host refuses numbers that no
+/// machine has.
 fn take_set(value: &str, parent: &str) -> Result<String, Errno> {
     let set = CpuSet::new(value).map_err(|_| Errno::INVAL)?;
     let parent = CpuSet::new(parent).map_err(|_| Errno::INVAL)?;

@@ -1,20 +1,19 @@
-//! How long a process takes to move from one cgroup to another.
+//! Enables fast moves of processes between cgroups.
 //!
-//! Since fork and exit happen far more often than moves, the kernel makes those cheap: the first
-//! move after a quiet moment waits until all processors have passed a point of rest, which takes
-//! some ten milliseconds, and every container begins with a move. The mount option `favordynmods`
-//! takes that wait away for the whole kernel. Before 6.18 every fork and exit pays for it, and only
-//! while the mount lasts; from 6.18 on none does, and the option lasts until the next boot.
+//! The kernel optimises cgroups for fork and exit: the first move after a pause waits for an RCU
+//! grace period of some ten milliseconds, and every container begins with a move. The mount option
+//! `favordynmods` removes that wait for the whole kernel. Before Linux 6.18 every fork and exit is
+//! slower while such a mount exists; since 6.18 none is, and the option lasts until the next boot.
 
 use std::io;
 use std::path::Path;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-/// A hierarchy without controllers, for the sake of its option alone.
+/// A hierarchy without controllers, mounted only for the option.
 const OPTIONS: &std::ffi::CStr = c"none,name=crisp-moves,favordynmods";
 
-/// Whether a kernel of this release supports the option without a cost for fork and exit.
+/// Returns whether a kernel of this release supports the option without a cost for fork and exit.
 #[must_use]
 pub fn favordynmods_is_free(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
@@ -53,7 +52,7 @@ mod tests {
         for _ in 0..2 {
             match enable_favordynmods(&place) {
                 Ok(()) => {}
-                // A kernel without cgroup v1.
+                // The kernel has no cgroup v1.
                 Err(error) => assert_eq!(error.raw_os_error(), Some(19), "{error}"),
             }
             assert!(!place.exists());

@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use sync::Mutex;
 
-/// Never more than this in all cgroups together; each takes a few kilobytes of the kernel's.
+/// Maximum open files of all cgroups together; each takes a few kilobytes of kernel memory.
 const MOST: usize = 8192;
 
-/// How many there are.
+/// The number of open files.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The open files of one cgroup, by name.
@@ -24,12 +24,14 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 pub struct FileCache(Mutex<Vec<(String, Arc<File>)>>);
 
 impl FileCache {
-    /// Reads the beginning of the file at `path` in one go, and keeps it open where there is room for that.
+    /// Reads the beginning of the file at `path` in one call, and keeps it open if the limit
+    /// permits.
     pub(crate) fn read(&self, path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(file) = self.find(name) {
             match read_start(&file, buffer) {
-                // Gone, or its controller was taken away and given back meanwhile: then there is another file now.
+                // Removed, or its controller was disabled and enabled again: then the path is
+                // another file.
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => self.forget(name),
                 other => return other,
             }
@@ -56,7 +58,7 @@ impl FileCache {
         OPEN.fetch_sub(before - files.len(), Ordering::Relaxed);
     }
 
-    /// Closes all of them.
+    /// Closes all files.
     pub fn close(&self) {
         let files = std::mem::take(&mut *self.0.lock());
         OPEN.fetch_sub(files.len(), Ordering::Relaxed);
@@ -69,7 +71,7 @@ impl Drop for FileCache {
     }
 }
 
-/// Most descriptors are for others: connections, shims, logs.
+/// Most descriptors are reserved for connections, shims and logs.
 fn room() -> usize {
     static ROOM: OnceLock<usize> = OnceLock::new();
     *ROOM.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! Where this host keeps its cgroups: one v2 tree, or one tree per v1 controller.
+//! The cgroup hierarchies of this host: one v2 tree, or one tree per v1 controller.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -13,9 +13,10 @@ const CGROUPS: &str = "/proc/cgroups";
 /// The cgroup trees of a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layout {
-    /// Controllers live in v1 trees; `unified` is the v2 tree of a hybrid host, which only tracks processes.
+    /// Controllers are in v1 trees; `unified` is the v2 tree of a hybrid host, which only tracks
+    /// processes.
     V1 { hierarchies: Vec<Hierarchy>, unified: Option<PathBuf> },
-    /// Everything lives in one v2 tree.
+    /// All controllers are in one v2 tree.
     V2 { root: PathBuf },
 }
 
@@ -35,7 +36,7 @@ pub enum HierarchyKind {
     Named(String),
 }
 
-/// Which set of files a cgroup has.
+/// The version of a cgroup, which decides its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
     V1,
@@ -63,7 +64,7 @@ impl Layout {
     /// Reads the current mounts.
     pub fn detect() -> Result<Self, DetectError> {
         let mountinfo = fs::read(MOUNTINFO).map_err(|source| DetectError::Read { path: MOUNTINFO, source })?;
-        // A kernel without any v1 support may lack this file: then no mount can name a v1 controller either.
+        // A kernel without v1 support may lack this file: then no mount can name a v1 controller.
         let cgroups = match fs::read_to_string(CGROUPS) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
@@ -78,8 +79,8 @@ impl Layout {
         let known: Vec<&str> =
             cgroups.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split_whitespace().next()).collect();
         let mut mounts: Vec<Mount> = mountinfo.split(|b| *b == b'\n').filter_map(Mount::parse).collect();
-        // The same tree may be mounted again elsewhere, for instance inside a container's root:
-        // whole trees at the usual place first.
+        // The same tree may be mounted again, for instance inside a container's root: whole trees
+        // at the usual path come first.
         mounts.sort_by_key(|m| (m.root != b"/", !m.point.starts_with("/sys/fs/cgroup")));
 
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
@@ -91,7 +92,7 @@ impl Layout {
             }
         }
         let unified = mounts.iter().find(|m| m.fs_type == b"cgroup2").map(|m| m.point.clone());
-        // A stray v1 mount of a side controller does not make a host v1: the ones that count are these two.
+        // A v1 mount of another controller does not make the host v1: these two decide.
         let v1 = hierarchies.iter().any(|h| h.kind.has("cpu") || h.kind.has("memory"));
         match (v1, unified) {
             (true, unified) => Some(Self::V1 { hierarchies, unified }),
@@ -107,7 +108,7 @@ impl Layout {
         }
     }
 
-    /// The top of the tree in which files of `controller` are found.
+    /// The root of the tree with the files of `controller`.
     pub fn mount_of(&self, controller: &str) -> Option<&Path> {
         match self {
             Self::V1 { hierarchies, .. } => {
@@ -117,7 +118,7 @@ impl Layout {
         }
     }
 
-    /// The top of every tree that a process is put into.
+    /// The root of every tree that a process joins.
     pub fn mounts(&self) -> Vec<&Path> {
         match self {
             Self::V1 { hierarchies, unified } => {
@@ -155,7 +156,7 @@ impl HierarchyKind {
     }
 }
 
-/// A line of mountinfo, as far as it matters here.
+/// The fields of a mountinfo line that are used here.
 struct Mount {
     root: Vec<u8>,
     point: PathBuf,
@@ -185,7 +186,7 @@ impl Mount {
     }
 }
 
-/// Undoes mountinfo's octal escapes of space, tab, newline and backslash.
+/// Replaces mountinfo's octal escapes of space, tab, newline and backslash.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

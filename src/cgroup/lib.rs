@@ -1,13 +1,12 @@
 //! crisp's resource engine: the cgroups of pods and containers, on v1, hybrid and v2 hosts.
 //!
-//! The nouns:
-//! - [`Layout`]: where this host keeps its cgroups. Found once, at start.
-//! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees at once. Makes and removes
-//!   it, lists, freezes and kills its processes, and names the files that a process must write
-//!   itself into.
+//! - [`Layout`]: the hierarchies of this host. Detected once, at the start.
+//! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees. Creates and removes it,
+//! lists, freezes and kills its processes, and names the files that a process writes to join it.
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
-//! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
-//!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
+//! - [`plan`]: a pure function from the kernel's values and a
+//! [`LimitsPatch`](model::resources::LimitsPatch) to a [`Change`], an ordered list of [`Write`]s,
+//! or a refusal before the first one.
 //! - [`AppliedValues`]: the written value of each file. A later other value in the kernel is [`Drift`].
 //! - [`EffectiveLimits`]: the lowest limits of a cgroup and all above it, and the levels that set them.
 //! - [`ShrinkForecast`]: how far its memory limit can be lowered.
@@ -15,19 +14,19 @@
 //! - [`DeviceRule`]: which device nodes the processes may use.
 //! - [`Driver`]: the creator of the cgroups of pods and containers, crisp itself or [`Systemd`].
 //!
-//! One flow, a container's cgroup from birth to death:
+//! The life of a container's cgroup:
 //! ```text
 //! create ─▶ set_devices ─▶ apply(limits) ─▶ processes join by join_files ─▶ apply(change)… ─▶ kill_all ─▶ remove
 //! ```
-//! A change reads what is in force and plans ([`prepare`], or [`plan_change`] and [`check_shrink`]), then writes, reads
-//! back and compares ([`commit`]). If anything fails, every earlier write is taken back, and the error names the
-//! file, the value and the kernel's answer. A change that was cut off between two writes is brought
-//! to one of its ends by [`recover`]. Memory is lowered without killing: `limits::memory_shrink`
-//! has the steps.
+//! A change reads the active limits and plans ([`prepare`], or [`plan_change`] and
+//! [`check_shrink`]), then writes, reads back and compares ([`commit`]). If anything fails, every
+//! earlier write is undone, and the error names the file, the value and the kernel's error.
+//! [`recover`] completes or undoes a change that was interrupted between two writes. Memory is
+//! lowered without OOM kills: `limits::memory_shrink` has the steps.
 //!
-//! Limits: everything here blocks for the time of the file access, so an async caller moves it off
-//! its threads. Changes to one cgroup must not overlap; the caller holds a lock. Nothing is
-//! remembered between calls: the kernel is the store.
+//! Functions block while they access files, so an async caller uses blocking threads. Changes to
+//! one cgroup must not overlap; the caller holds a lock. Nothing is stored between calls: the
+//! kernel has all values.
 #![forbid(unsafe_code)]
 
 mod cgroup;

@@ -1,4 +1,4 @@
-//! Cgroups that are known by an id alone.
+//! Finds cgroups by an id alone.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,24 +6,24 @@ use crate::cgroupfs::children;
 use crate::layout::Layout;
 use model::CgroupPath;
 
-/// The most cgroups that are read in one hierarchy: a container may create any number.
+/// Maximum cgroups read in one hierarchy: a container may create any number.
 const SEEN_MAX: usize = 100_000;
 
 impl Layout {
-    /// Every cgroup that has `id` in its name, as those have that crisp makes for the pod or
-    /// container of that id, in any tree. Those below such a cgroup are not among them. Reads every
-    /// cgroup of the host.
+    /// Returns every cgroup with `id` in its name, in any tree, without their descendants. Reads
+    /// all cgroups of the host, up to a maximum.
     pub fn find(&self, id: &str) -> Vec<CgroupPath> {
         let mut found = BTreeSet::new();
         for mount in self.mounts() {
             let mut left = VecDeque::from([mount.to_owned()]);
             let mut seen = 0;
-            // Level by level: what containers make of their own lies deeper than all that is looked for.
+            // Level by level: cgroups that containers create are deeper than those of pods and
+            // containers.
             while let Some(dir) = left.pop_front()
                 && seen < SEEN_MAX
             {
                 seen += 1;
-                // It may be removed meanwhile.
+                // The cgroup was removed meanwhile.
                 for child in children(&dir).unwrap_or_default() {
                     let named = child.file_name().is_some_and(|name| name.to_string_lossy().contains(id));
                     match child.strip_prefix(mount) {

@@ -1,13 +1,14 @@
-//! The program that answers for cgroup v2 whether a device node may be used.
+//! Generates the eBPF program that decides about access to device nodes on cgroup v2.
 //!
 //! The kernel runs it at each open and mknod with three numbers: kind and access in one, major,
-//! minor. 1 allows, 0 denies.
+//! minor. It returns 1 to allow and 0 to deny.
 
 use sys::bpf::Instruction;
 
 use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
 
-// Registers: 0 is the answer; 1 points to the input at first and is scratch after; the others are ours.
+// Registers: 0 is the result; 1 points to the input at first and is scratch afterwards; the program
+// uses the others.
 const ANSWER: u8 = 0;
 const SCRATCH: u8 = 1;
 const KIND: u8 = 2;
@@ -15,7 +16,7 @@ const ACCESS: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
-/// The instructions in use: 32-bit forms only, so that numbers compare whole and unsigned.
+/// The used instructions: 32-bit forms only, so that numbers are compared whole and unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
     /// Loads the input's 32-bit word at a byte offset.
@@ -112,7 +113,7 @@ fn ops(policy: &Policy) -> Vec<Op> {
     ops
 }
 
-/// Answers if the exception applies, or else runs on past its own end.
+/// Returns if the exception applies; otherwise execution continues after it.
 fn block(exception: &DeviceRule) -> Vec<Op> {
     let unless = |register, value| Op::SkipUnless { register, value, skip: 0 };
     let mut block = Vec::new();
@@ -155,7 +156,7 @@ mod tests {
     const BLOCK: u32 = 1;
     const CHAR: u32 = 2;
 
-    /// Runs a program the way the kernel does.
+    /// Interprets a program as the kernel does.
     fn run(ops: &[Op], kind: u32, access: Access, major: u32, minor: u32) -> bool {
         let input = [u32::from(access.bits()) << 16 | kind, major, minor];
         let mut registers = [0_u32; 11];

@@ -1,6 +1,6 @@
-//! Which device nodes the processes of a cgroup may open and make.
+//! Device policies: the device nodes that processes of a cgroup may open and create.
 //!
-//! v1 keeps a list in the kernel; v2 runs an eBPF program at each access (see `ebpf`).
+//! On v1 the kernel has a list; on v2 it runs an eBPF program at each access (see `ebpf`).
 
 mod ebpf;
 
@@ -34,7 +34,7 @@ pub enum Verdict {
     Deny,
 }
 
-/// Which nodes a rule is about.
+/// The nodes that a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceKind {
     All,
@@ -61,7 +61,7 @@ impl Access {
         self.0
     }
 
-    /// Reads letters as OCI and CRI have them: any of `r`, `w` and `m`, at least one.
+    /// Parses the letters of OCI and CRI: any of `r`, `w` and `m`, at least one.
     pub fn parse(letters: &str) -> Option<Access> {
         let mut access = Access(0);
         for letter in letters.chars() {
@@ -104,7 +104,7 @@ impl DeviceRule {
     }
 }
 
-/// The rule as v1's files take it: `c 1:3 rwm`.
+/// The rule in the form of v1's files: `c 1:3 rwm`.
 impl fmt::Display for DeviceRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = |n: Option<u32>| n.map_or_else(|| "*".to_owned(), |n| n.to_string());
@@ -117,7 +117,8 @@ impl fmt::Display for DeviceRule {
     }
 }
 
-/// Rules of every container: creating nodes, and access to the harmless devices that programs expect.
+/// The rules of every container: creating nodes, and access to the standard devices that programs
+/// expect.
 pub fn default_rules() -> Vec<DeviceRule> {
     use DeviceKind::{Block, Char};
     let node = |major, minor| DeviceRule::allow(Char, Some(major), minor, Access::ALL);
@@ -136,12 +137,12 @@ pub fn default_rules() -> Vec<DeviceRule> {
     ]
 }
 
-/// Everything, as a privileged container has it.
+/// Access to all devices, for privileged containers.
 pub fn allow_all() -> Vec<DeviceRule> {
     vec![DeviceRule::allow(DeviceKind::All, None, None, Access::ALL)]
 }
 
-/// Why a device policy could not be put in force.
+/// Why a device policy could not be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error("device rule \"{0}\" denies only a part of an earlier rule, which a cgroup cannot express")]
@@ -166,8 +167,7 @@ impl ErrorClass for DeviceError {
     }
 }
 
-/// Rules boiled down to what both kernels can hold: one answer for everything, and exceptions that
-/// are all the opposite.
+/// Rules reduced to the form of both kernels: a default, and exceptions that all are its opposite.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) otherwise: Verdict,
@@ -182,7 +182,7 @@ impl Policy {
                 policy = Policy { otherwise: rule.verdict, exceptions: Vec::new() };
                 continue;
             }
-            // v1 takes "a" for everything, whatever numbers stand behind it.
+            // v1 takes "a" for all devices, whatever numbers follow.
             let kinds: &[DeviceKind] = match rule.kind {
                 DeviceKind::All => &[DeviceKind::Char, DeviceKind::Block],
                 DeviceKind::Char => &[DeviceKind::Char],
@@ -203,7 +203,8 @@ impl Policy {
             }
             return Ok(());
         }
-        // Back to the general answer: exceptions for the very same nodes shrink, any other overlap has no form.
+        // Back to the default: exceptions for the same nodes shrink; any other overlap cannot be
+        // expressed.
         for exception in self.exceptions.iter_mut().filter(|exception| exception.same_nodes(&rule)) {
             exception.access = Access(exception.access.0 & !rule.access.0);
         }
@@ -216,11 +217,11 @@ impl Policy {
 }
 
 impl Cgroup {
-    /// Puts a device policy in force, in place of the one before.
+    /// Applies a device policy in place of the earlier one.
     pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<(), DeviceError> {
         let policy = Policy::new(rules)?;
         match self.layout().version() {
-            // There systemd has the same list to write again; of programs it has none.
+            // On v1 systemd has the same list to write at a reload; it does not manage programs.
             Version::V1 => {
                 self.sync_devices(&policy)?;
                 self.set_device_list(&policy)
@@ -246,7 +247,8 @@ impl Cgroup {
         write(exception, &policy.exceptions.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
-    /// The new program is attached before the old ones go, so there is no moment without one.
+    /// The new program is attached before the earlier ones are detached, so a policy always
+    /// applies.
     fn set_device_program(&self, policy: &Policy) -> Result<(), DeviceError> {
         let path = self.unified_dir().ok_or(DeviceError::NoController)?;
         let failed = |doing, source| DeviceError::Program { doing, path: path.clone(), source };

@@ -14,7 +14,7 @@ use crate::limits::knob::{CgroupFs, Knob, Unreadable};
 use crate::limits::value::Value;
 use crate::stats::{absent, keyed, working_set};
 
-/// Why the limits of a level are not known.
+/// Why the limits of a level could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LevelError {
     #[error("reading {knob} of cgroup {cgroup}")]
@@ -31,7 +31,7 @@ impl ErrorClass for LevelError {
     }
 }
 
-/// Levels that were read, each once: those above containers are shared.
+/// Levels that were read, each once: containers share those above them.
 #[derive(Debug, Default)]
 pub struct LevelReadings(HashMap<String, LevelReading>);
 
@@ -85,7 +85,7 @@ fn level(kind: LevelKind, cgroup: &CgroupPath) -> Level {
     Level { kind, cgroup: cgroup.as_str().to_owned() }
 }
 
-/// Reads the level that is `fs`.
+/// Reads one level from `fs`.
 pub(crate) fn read_files(fs: &impl CgroupFs, cgroup: &CgroupPath) -> Result<LevelReading, LevelError> {
     read_level(fs.version(), cgroup.as_str(), &|knob| fs.read(knob))
 }
@@ -119,7 +119,7 @@ impl LevelFiles<'_> {
         let (quota, period) = (self.number(&Knob::CFS_QUOTA)?, self.number(&Knob::CFS_PERIOD)?);
         let memory = self.bytes(&Knob::MEMORY_LIMIT)?;
         let hits = self.count(&Knob::MEMORY_FAILCNT)?;
-        // Where swap has a limit too, a charge that fits under neither is counted there alone.
+        // If swap has a limit too, a charge that fits neither is counted there alone.
         let with_swap = self.count(&Knob::MEMSW_FAILCNT)?.unwrap_or(0);
         Ok(LevelReading {
             cpu: quota.zip(period).map(nano_cpus),
@@ -180,7 +180,7 @@ impl LevelFiles<'_> {
         knob.number(&knob.value(text)).map_err(|source| self.unreadable(source))
     }
 
-    /// A plain number, of a file without a form of its own.
+    /// A number, of a file without a form of its own.
     fn count(&self, knob: &Knob) -> Result<Option<u64>, LevelError> {
         Ok(self.text(knob)?.and_then(|text| text.trim().parse().ok()))
     }

@@ -1,10 +1,10 @@
-//! From the readings of all levels to the effective limits. Pure: nothing here touches a file.
+//! Computes effective limits from the readings of all levels. Pure: nothing here accesses a file.
 
 use model::resources::CpuSet;
 
 use super::{EffectiveCpus, EffectiveLimit, EffectiveLimits, LastHit, LeastFree, Level, LimitHits};
 
-/// The values of one level; `None` without a limit, and without such a file.
+/// The values of one level; `None` if there is no limit or no such file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LevelReading {
     /// In billionths of a CPU.

@@ -1,4 +1,4 @@
-//! Carries a plan out: write, read back, and all of it taken back when anything fails.
+//! Executes a plan: writes, reads back, and undoes all writes if one fails.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::limits::value::KnobValue;
 use crate::limits::{memory_shrink, plan, v1, v2};
 use crate::systemd::SyncError;
 
-/// Why a change failed; unless `left` names files, everything is as it was.
+/// Why a change failed. Unless `left` names files, all values are as before.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     #[error("cannot change limits: the cgroup of {0} no longer exists")]
@@ -30,7 +30,7 @@ pub enum ApplyError {
     Unreadable(#[from] Unreadable),
     #[error("writing the limit {value:?} to the cgroup file {file}{}", leftovers(left))]
     Write { file: PathBuf, value: String, left: Vec<PathBuf>, source: io::Error },
-    /// In the words that the kubelet has for it, too.
+    /// The text contains the words that the kubelet searches for.
     #[error(
         "attempting to set memory limit ({limit}) below current usage ({usage}): {} bytes cannot be reclaimed, {file} stays as it was{}",
         usage.0.saturating_sub(limit.0),
@@ -64,9 +64,9 @@ impl ErrorClass for ApplyError {
             Self::Gone(_) => ErrorKind::NotFound,
             Self::Refused(refused) => refused.kind(),
             Self::Read { source, .. } | Self::Write { source, .. } => match Errno::from_io_error(source) {
-                // The cgroup is there: it is the file, or a device in the value, that is not.
+                // The cgroup exists; the file, or a device in the value, does not.
                 Some(Errno::INVAL | Errno::RANGE | Errno::NOENT | Errno::NODEV) => ErrorKind::Invalid,
-                // A cpuset wider than the parent's, or one whose users have nowhere to go.
+                // A cpuset wider than the parent's, or one without a CPU for the processes in it.
                 Some(Errno::BUSY | Errno::ACCESS | Errno::NOSPC) => ErrorKind::Precondition,
                 Some(_) | None => ErrorKind::Internal,
             },
@@ -94,7 +94,7 @@ impl ErrorClass for ApplyError {
 }
 
 impl ApplyError {
-    /// Files that do not hold what they held before.
+    /// Files that do not have their earlier value.
     pub fn left(&self) -> &[PathBuf] {
         match self {
             Self::Write { left, .. }
@@ -128,9 +128,9 @@ pub struct CurrentLimits {
 /// The outcome of an interrupted change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecoveryOutcome {
-    /// All of it is in force.
+    /// All values are active.
     Finished(AppliedValues),
-    /// Nothing of it is in force.
+    /// None of the values is active.
     Undone,
 }
 
@@ -163,7 +163,7 @@ pub fn check_shrink(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyErro
     }
 }
 
-/// Carries out a change that was prepared, whole or not at all, and reads back what the kernel made of it.
+/// Executes a prepared change, completely or not at all, and reads back the kernel's values.
 pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyError> {
     for (i, write) in change.writes.iter().enumerate() {
         if let Err(error) = write_value(fs, write) {
@@ -231,7 +231,7 @@ pub fn observe(fs: &impl CgroupFs, settings: &AppliedValues) -> Result<CurrentLi
     Ok(CurrentLimits { observed, drift: drift.collect() })
 }
 
-/// One write; a lower limit of memory waits until it fits.
+/// Writes one value; a lower memory limit is written once the usage fits.
 fn write_value(fs: &impl CgroupFs, write: &Write) -> Result<(), ShrinkError> {
     match write.lowered_memory() {
         Some(limit) => memory_shrink::lower(fs, write, limit),
@@ -270,7 +270,7 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyErr
                 let (value, found) = (write.want.to_string(), found.to_string());
                 return Err(ApplyError::NotKept { file: file(), value, found, left });
             }
-            // There is nothing left to take back.
+            // The cgroup no longer exists, so nothing has to be undone.
             Err(_) if !fs.exists() => return Err(ApplyError::Gone(file())),
             Err(source) => {
                 let left = roll_back(fs, change);
@@ -309,7 +309,7 @@ fn read(fs: &impl CgroupFs, knobs: Vec<Knob>) -> Result<Values, ApplyError> {
                 values.insert(knob, value);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => absent = Some(knob),
-            // An open file of a cgroup that is removed at this moment.
+            // The file was open, and the cgroup is being removed.
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => {
                 return Err(ApplyError::Gone(fs.location(&knob)));
             }

@@ -1,4 +1,4 @@
-//! The files of a cgroup: their names, what their values mean, and how they are read and written.
+//! The files of a cgroup: names, forms of their values, reading and writing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::systemd::SyncError;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Knob(Cow<'static, str>);
 
-/// Values of a set of knobs in the kernel at one moment; without knobs that this host does not have.
+/// Values of some knobs in the kernel, read together; without knobs that this host does not have.
 pub type Values = BTreeMap<Knob, KnobValue>;
 
 /// The text written to a file, and the text read back right afterwards. For reports: a later reading is
@@ -31,21 +31,21 @@ pub struct AppliedValue {
 /// All requested values of one cgroup, by file.
 pub type AppliedValues = BTreeMap<Knob, AppliedValue>;
 
-/// One cgroup's files. The kernel's are behind [`crate::Cgroup`]; a test's may be in memory.
+/// The files of one cgroup: the kernel's ([`crate::Cgroup`]), or in memory for tests.
 pub trait CgroupFs {
-    /// Which set of files the cgroup has.
+    /// The version, which decides the set of files.
     fn version(&self) -> Version;
-    /// Whether the cgroup is there at all.
+    /// Whether the cgroup exists.
     fn exists(&self) -> bool;
     /// The value without its final newline; `NotFound` where the host has no such file.
     fn read(&self, knob: &Knob) -> io::Result<String>;
-    /// Hands `value` to the kernel in a single write.
+    /// Writes `value` in a single write(2).
     fn write(&self, knob: &Knob, value: &str) -> io::Result<()>;
     /// The name of the file in messages.
     fn location(&self, knob: &Knob) -> PathBuf;
     /// The sizes of huge pages that the host has.
     fn huge_page_sizes(&self) -> Vec<HugePageSize>;
-    /// How long lowering memory may wait for it to be given back.
+    /// Time limits for the reclaim before memory is lowered.
     fn shrink_timeouts(&self) -> ShrinkTimeouts {
         ShrinkTimeouts::default()
     }
@@ -53,7 +53,7 @@ pub trait CgroupFs {
     fn sync_manager(&self, changed: &Values) -> Result<(), SyncError>;
 }
 
-/// A value of the kernel's that is not in the form its documentation gives.
+/// A value that does not have the form in the kernel's documentation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the cgroup file {knob} has an unexpected value: {value:?}")]
 pub struct Unreadable {
@@ -104,7 +104,8 @@ impl Knob {
         Knob(Cow::Owned(format!("hugetlb.{}.max", size.as_str())))
     }
 
-    /// The v2 limit of reservations of huge pages of one size: without it a process would learn of the limit by SIGBUS.
+    /// The v2 limit of reserved huge pages of one size: without it, a process above the limit gets
+    /// SIGBUS.
     pub fn hugetlb_reserved_max(size: &HugePageSize) -> Knob {
         Knob(Cow::Owned(format!("hugetlb.{}.rsvd.max", size.as_str())))
     }
@@ -122,26 +123,24 @@ impl Knob {
         self.0.split('.').next().unwrap_or_default()
     }
 
-    /// Whether it is a ceiling on memory that processes die of.
+    /// Whether this is a memory limit that causes OOM kills.
     pub(crate) fn is_memory_limit(&self) -> bool {
         [Self::MEMORY_LIMIT, Self::MEMSW_LIMIT, Self::MEMORY_MAX].contains(self)
     }
 
-    /// Parses a value as read from the file or as it is to be written.
+    /// Parses a value that was read or that is to be written.
     pub fn value(&self, text: impl Into<String>) -> KnobValue {
         KnobValue::parse(self.form(), text)
     }
 
-    /// Returns whether the kernel takes both values for the same setting.
+    /// Returns whether both values are the same setting for the kernel.
     pub fn same(&self, a: &KnobValue, b: &KnobValue) -> bool {
         a.same(b, self.form())
     }
 
-    /// Returns whether `found` is the value that the kernel shows after `written` was written; a quota
-    /// written to `cpu.max` without a period keeps the old period.
-    ///
-    /// A file with an opaque form, which only a unified setting can name, may show another text: every
-    /// value is accepted there.
+    /// Returns whether the kernel shows `found` after `written` was written. A quota written to
+    /// `cpu.max` without a period keeps the old period. A file with an opaque form, which only
+    /// `unified` can name, may show any text.
     pub fn kept(&self, written: &KnobValue, found: &KnobValue) -> bool {
         match (self.form(), written.value(), found.value()) {
             (Form::Opaque, _, _) => true,

@@ -1,9 +1,9 @@
 //! Lowers memory limits without an OOM kill.
 //!
-//! On v1 the kernel itself refuses a limit below what is in use, after it has tried to make room.
-//! On v2 it takes any limit and kills until it fits. So there `memory.high`, which slows down and
-//! never kills, goes to the new limit first; the kernel reclaims as much as it can, page cache
-//! first; and only once everything fits is the limit itself written.
+//! On v1 the kernel reclaims memory, and refuses a limit that is still below the usage. On v2 it
+//! accepts any limit and kills processes until the usage fits. So on v2 crisp first lowers
+//! `memory.high`, which slows processes down and kills none, then reclaims memory, page cache
+//! first, and writes the limit once the usage fits.
 
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -15,12 +15,12 @@ use crate::layout::Version;
 use crate::limits::knob::{CgroupFs, Knob, Unreadable, Values};
 use crate::limits::plan::{Change, Write};
 
-/// How long memory may take to be given back before its limit is lowered.
+/// Time limits for the reclaim before a memory limit is lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShrinkTimeouts {
-    /// At the most.
+    /// In total.
     pub within: Duration,
-    /// Without any gain: what is dirty has to reach the disk before it can go.
+    /// Without progress: dirty pages are written to the disk before they can be reclaimed.
     pub stalled: Duration,
 }
 
@@ -30,7 +30,7 @@ impl Default for ShrinkTimeouts {
     }
 }
 
-/// Between two tries that gain nothing.
+/// The pause after an attempt without progress.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Bytes of one reclaim request: the kernel does not observe the deadline during a request.
 const PIECE: u64 = 64 << 20;
@@ -52,7 +52,7 @@ impl From<io::Error> for ShrinkError {
     }
 }
 
-/// Puts the slowing down around a lower limit that is below what is in use.
+/// Adds the writes of `memory.high` before and after a limit that is below the usage.
 pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Result<(), Unreadable> {
     let Some(first) = change.writes.first() else { return Ok(()) };
     let Some(limit) = first.lowered_memory() else { return Ok(()) };
@@ -66,7 +66,7 @@ pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Res
         return Ok(());
     }
     let down = Write { knob: Knob::MEMORY_HIGH, had: high.clone(), want: Knob::MEMORY_HIGH.value(limit.to_string()) };
-    // Where the change is about it anyway, that later write is also the end of this.
+    // If the change sets memory.high itself, that later write also ends the throttling.
     match change.writes.iter_mut().find(|write| write.knob == Knob::MEMORY_HIGH) {
         Some(later) => later.had.clone_from(&down.want),
         None => change.writes.insert(1, down.back()),
@@ -75,9 +75,9 @@ pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Res
     Ok(())
 }
 
-/// Whether a shrink certainly fails, so that processes are not throttled in vain.
-///
-/// Returns the usage then. Only memory that has nowhere to go counts: without swap that is what is not backed by files.
+/// Returns the usage if a shrink certainly fails, so that processes are not slowed down without
+/// effect. Only memory that cannot be reclaimed counts: without swap, memory that is not backed by
+/// files.
 pub(crate) fn exceeds_reclaimable(fs: &impl CgroupFs, change: &Change) -> io::Result<Option<(Write, Bytes)>> {
     let [squeeze, lower, ..] = change.writes.as_slice() else { return Ok(None) };
     if squeeze.knob != Knob::MEMORY_HIGH || lower.knob != Knob::MEMORY_MAX {
@@ -105,12 +105,12 @@ fn field(stat: &str, name: &str) -> u64 {
     pairs.find(|(key, _)| *key == name).and_then(|(_, value)| value.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Makes a memory limit lower: waits for room, and writes only where there is enough.
+/// Lowers a memory limit: waits until the usage fits, and writes then.
 pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(), ShrinkError> {
     let mut waiting = Waiting::new(fs.shrink_timeouts());
     loop {
         let answer = match fs.version() {
-            // The kernel reclaims by itself, and returns an error if that is not enough.
+            // The kernel reclaims memory, and returns an error if that is not enough.
             Version::V1 => match fs.write(&write.knob, write.want.text()) {
                 Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) => Some(e),
                 other => return Ok(other?),
@@ -132,7 +132,8 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
     }
 }
 
-/// Returns the memory in use, if the change lowers a limit of it: the difference afterwards is what was reclaimed.
+/// Returns the usage if the change lowers a memory limit: the later decrease is the reclaimed
+/// memory.
 pub fn usage_if_lowered(fs: &impl CgroupFs, change: &Change) -> Option<Bytes> {
     let lowered = change.writes.iter().find(|write| write.lowered_memory().is_some())?;
     usage(fs, &lowered.knob).ok()
@@ -159,14 +160,14 @@ fn reclaim(fs: &impl CgroupFs, bytes: Bytes) -> io::Result<()> {
     }
 }
 
-/// Whether the last try gave something back.
+/// Whether the last attempt reclaimed memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gain {
     Some,
     None,
 }
 
-/// Goes on while there is gain, within bounds.
+/// Continues while memory is reclaimed, within the time limits.
 struct Waiting {
     timeouts: ShrinkTimeouts,
     began: Instant,
@@ -180,7 +181,7 @@ impl Waiting {
         Self { timeouts, began: now, gained: now, least: Bytes(u64::MAX) }
     }
 
-    /// None once it is enough.
+    /// None if the time is over.
     fn should_continue(&mut self, usage: Bytes) -> Option<Gain> {
         let now = Instant::now();
         let gain = if usage < self.least { Gain::Some } else { Gain::None };

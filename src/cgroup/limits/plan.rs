@@ -1,8 +1,9 @@
-//! From what the kernel holds and what is wanted to an ordered list of writes, or a refusal before the first one.
+//! Plans a change: from the kernel's values and a patch to an ordered list of writes, or a refusal
+//! before the first write.
 //!
-//! Pure: nothing here touches a file. The order is such that nothing passes through a state which the kernel refuses or
-//! which is larger than both the old and the new one, and such that what may be refused comes before what is not easily
-//! taken back: memory is lowered first and raised last.
+//! Pure: nothing here accesses a file. No step is a state that the kernel refuses, or larger than
+//! both the old and the new value. Steps that may be refused come before those that cannot be
+//! undone easily: memory is lowered first and raised last.
 
 use model::resources::{Bytes, LimitsPatch};
 use model::{ErrorClass, ErrorKind};
@@ -13,7 +14,7 @@ use crate::limits::knob::{AppliedValue, AppliedValues, Knob, Unreadable, Values}
 use crate::limits::value::KnobValue;
 use crate::limits::{memory_shrink, v1, v2};
 
-/// One step of a change, and the step back.
+/// One write, with the value that undoes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WriteText")]
 pub struct Write {
@@ -37,16 +38,16 @@ impl From<WriteText> for Write {
     }
 }
 
-/// A change that was thought through: what to write, and what stands in the files then.
+/// A planned change: the writes, and the current values of the files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// In this order. A file may come twice.
+    /// In the order of writing. A file may occur twice.
     pub writes: Vec<Write>,
-    /// Every file that the change is about, also where nothing has to be written.
+    /// Every file of the change, also those that need no write.
     pub wanted: AppliedValues,
 }
 
-/// Why a change cannot be made here; nothing was written.
+/// Why a change cannot be made on this host; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     #[error("{field} requires the cgroup controller {}: this host has no {knob}", knob.controller())]
@@ -85,21 +86,22 @@ impl ErrorClass for PlanError {
 }
 
 impl Write {
-    /// The step back.
+    /// Returns the write that undoes this one.
     #[must_use]
     pub fn back(&self) -> Write {
         Write { knob: self.knob.clone(), had: self.want.clone(), want: self.had.clone() }
     }
 
-    /// The limit that a write to a memory limit makes lower.
+    /// Returns the new limit if this write lowers a memory limit.
     pub(crate) fn lowered_memory(&self) -> Option<Bytes> {
         let had = self.had.limit()?;
         let want = self.want.limit()??;
         (self.knob.is_memory_limit() && had.is_none_or(|had| want < had)).then_some(want)
     }
 
-    /// Where in a change this belongs: memory is at most memory and swap at all times, and a limit that was raised and
-    /// filled could not be taken back, so nothing that may fail comes after it.
+    /// The position of this write in a change. Memory must never exceed memory and swap, and a
+    /// raised limit whose memory is in use cannot be undone, so no write that may fail comes after
+    /// it.
     fn rank(&self) -> u8 {
         let both = self.knob == Knob::MEMSW_LIMIT;
         match (self.knob.is_memory_limit(), self.lowered_memory().is_some()) {
@@ -111,12 +113,13 @@ impl Write {
 }
 
 impl Change {
-    /// Whether the kernel has all of it already.
+    /// Whether the kernel has all values already.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Whether nothing in it waits: memory may have to be given back first, and CPUs may be on their way out.
+    /// Whether no write waits: lowering memory may wait for reclaim, and shrinking a cpuset for
+    /// CPUs to be freed.
     pub fn is_quick(&self) -> bool {
         let quick = |write: &Write| match write.knob.controller() {
             "cpu" => true,
@@ -126,7 +129,8 @@ impl Change {
         self.writes.iter().all(quick)
     }
 
-    /// The change that takes this one back: each file gets at once what it held before all of it.
+    /// Returns the change that undoes this one: each file gets the value it had before the first
+    /// write.
     #[must_use]
     pub fn reversed(&self) -> Change {
         let mut change = Change::default();
@@ -142,7 +146,7 @@ impl Change {
     }
 }
 
-/// The knobs whose values [`plan`] needs to know for this patch.
+/// Returns the knobs whose values [`plan`] needs for this patch.
 pub fn knobs(version: Version, patch: &LimitsPatch) -> Vec<Knob> {
     match version {
         Version::V1 => v1::knobs(patch),
@@ -150,10 +154,9 @@ pub fn knobs(version: Version, patch: &LimitsPatch) -> Vec<Knob> {
     }
 }
 
-/// Orders the writes that turn `now` into what `patch` wants; what is so already is not written.
-///
-/// `oom_score_adj` is a matter of processes and is applied by the caller. On v1 any `unified` entry is refused: a
-/// caller that may only warn, as at an update, takes them out of the patch first.
+/// Orders the writes that change `now` to the values of `patch`; values that are equal already are
+/// not written. The caller applies `oom_score_adj`. On v1 any `unified` entry is refused; an
+/// update, which only warns about them, removes them from the patch first.
 pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Change, PlanError> {
     let mut draft = PlanBuilder { now, change: Change::default() };
     match version {
@@ -168,7 +171,7 @@ pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Chang
     Ok(change)
 }
 
-/// A plan in the making.
+/// A plan that is being built.
 pub(crate) struct PlanBuilder<'a> {
     now: &'a Values,
     change: Change,
@@ -179,17 +182,18 @@ impl PlanBuilder<'_> {
         self.now.get(knob)
     }
 
-    /// The value of a knob that `field` cannot do without.
+    /// Returns the value of a knob that `field` requires.
     pub(crate) fn need(&self, field: &'static str, knob: &Knob) -> Result<&KnobValue, PlanError> {
         self.now(knob).ok_or_else(|| PlanError::Missing { field, knob: knob.clone() })
     }
 
-    /// The limit in force in a knob that `field` cannot do without.
+    /// Returns the active limit of a knob that `field` requires.
     pub(crate) fn limit(&self, field: &'static str, knob: &Knob) -> Result<Option<Bytes>, PlanError> {
         Ok(knob.limit(self.need(field, knob)?)?)
     }
 
-    /// Adds a write, unless it would change nothing. A later write to the same knob takes the place of an earlier one.
+    /// Adds a write unless it would change nothing. A later write to the same knob replaces an
+    /// earlier one.
     pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), PlanError> {
         let had = self.need(field, &knob)?.clone();
         let want = knob.value(want);

@@ -1,8 +1,8 @@
-//! Limits that fit under those above.
+//! Keeps the CPU quota of a new v1 cgroup within those of its ancestors.
 //!
-//! cgroup v1 refuses a CPU quota that is more than the one above allows; v2 takes it, and the
-//! smaller one counts. A kubelet that makes a container while its pod is being raised writes the
-//! pod's after the container's, and one that were refused would never come to that.
+//! cgroup v1 refuses a quota above the parent's; v2 accepts it and enforces the lower one. If a
+//! kubelet creates a container while it raises the pod, it writes the pod's quota after the
+//! container's. If v1 refused the container, the kubelet would never raise the pod.
 
 use std::path::Path;
 
@@ -17,8 +17,8 @@ use crate::limits::knob::Knob;
 const PERIOD: u64 = 100_000;
 
 impl Cgroup {
-    /// The limits that a new cgroup can have under those above it, and whether they are less than
-    /// `asked`: on v1 a CPU quota is held at what is allowed there.
+    /// Returns `asked` with the limits that a new cgroup can have below its ancestors, and whether
+    /// they are lower: on v1 the CPU quota is at most theirs.
     pub fn clamp_to_ancestors(&self, asked: &LimitsPatch) -> (LimitsPatch, bool) {
         let mut patch = asked.clone();
         let (Version::V1, Some(CpuQuota::Micros(quota))) = (self.layout().version(), asked.cpu_quota) else {
@@ -42,7 +42,7 @@ fn bandwidth(dir: &Path) -> Option<Option<(u64, u64)>> {
     Some(u64::try_from(quota).ok().zip(u64::try_from(period).ok().filter(|period| *period > 0)))
 }
 
-/// The quota in another period that is as much of a CPU, and no more.
+/// Returns the quota that gives the same share of a CPU in another period, rounded down.
 fn scaled((quota, of): (u64, u64), period: u64) -> u64 {
     let scaled = u128::from(quota) * u128::from(period) / u128::from(of.max(1));
     u64::try_from(scaled).unwrap_or(u64::MAX)

@@ -1,8 +1,10 @@
-//! The cgroup of a container that has ended, and keeps its statistics until it is removed.
+//! Releases the limits of an exited container, which keeps its cgroup for statistics until it is
+//! removed.
 //!
-//! Some of its limits bind the cgroup above even when no process is left. On v1 the kernel refuses
-//! a CPU quota below that of a child, and a cpuset without what a child has. On v2 `memory.min` and
-//! `memory.low` protect the page cache that the container left from the containers beside it.
+//! Some limits restrict the parent cgroup even without a process. On v1 the kernel refuses a
+//! parent's CPU quota below that of a child, and a parent's cpuset without the child's CPUs. On v2
+//! `memory.min` and `memory.low` protect the page cache of the exited container against its
+//! siblings.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +20,7 @@ use crate::limits::knob::{CgroupFs, Knob};
 static V1: [(Knob, &str); 3] = [(Knob::CFS_QUOTA, "-1"), (Knob::CPUSET_CPUS, ""), (Knob::CPUSET_MEMS, "")];
 static V2: [(Knob, &str); 2] = [(Knob::MEMORY_MIN, "0"), (Knob::MEMORY_LOW, "0")];
 
-/// A limit of an ended container that still binds the cgroup above.
+/// A limit of an exited container that still restricts the parent cgroup.
 #[derive(Debug, thiserror::Error)]
 #[error("releasing a limit of an exited container: writing {value:?} to {file}")]
 pub struct ReleaseError {
@@ -28,11 +30,9 @@ pub struct ReleaseError {
 }
 
 impl Cgroup {
-    /// Lifts the limits that bind the cgroup above; all others and the statistics stay. A cgroup
-    /// that is gone binds nothing.
-    ///
-    /// Tries each of them and returns the first failure. systemd is not notified: it removes the
-    /// scope of an ended container.
+    /// Lifts the limits that restrict the parent cgroup; other limits and the statistics stay.
+    /// Tries all of them and returns the first error; a missing cgroup is not one. systemd is not
+    /// notified: it removes the scope of an exited container.
     pub fn release_parent(&self) -> Result<(), ReleaseError> {
         release(self)
     }
@@ -59,7 +59,7 @@ fn release(fs: &impl CgroupFs) -> Result<(), ReleaseError> {
     outcome
 }
 
-/// The cgroup is gone, or the host has no such controller.
+/// The cgroup or the controller does not exist.
 fn absent(error: &io::Error) -> bool {
     gone(error) || error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::OPNOTSUPP)
 }

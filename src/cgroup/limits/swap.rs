@@ -1,7 +1,7 @@
-//! Swap of a container whose memory alone is limited.
+//! Disables swap for a container with a memory limit and no swap limit.
 //!
-//! A limit on memory without one on swap would let the container swap without bound. So it may not swap at all, as with
-//! containerd and CRI-O: what the client allows it has to name.
+//! Without a swap limit the container could swap without bound. So it cannot swap at all, as with
+//! containerd and CRI-O; a request must set swap explicitly.
 
 use model::resources::{LimitsPatch, MemoryLimit};
 
@@ -31,7 +31,7 @@ fn unasked_swap(had: &LimitsPatch, asked: &LimitsPatch) -> Option<MemoryLimit> {
         return None;
     }
     let limited = |limits: &LimitsPatch| limits.memory.is_some_and(|memory| memory.bytes().is_some());
-    // One that had a limit had it for both: they are lifted together.
+    // The container's limit covered both: they are lifted together.
     asked.memory.filter(|_| limited(asked) || limited(had))
 }
 

@@ -1,4 +1,4 @@
-//! Limits as cgroup v1 has them.
+//! Plans and reads limits with the files of cgroup v1.
 
 use model::resources::{Bytes, CpuQuota, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits};
 
@@ -69,7 +69,8 @@ fn memory(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanEr
     };
     match patch.memory_swap {
         Some(swap) => fits(memory, swap.bytes())?,
-        // Without an allowance of its own, memory has to fit under the one in force, where the host counts swap at all.
+        // Without a new swap limit, memory has to fit below the active one, on hosts that count
+        // swap.
         None if draft.now(&Knob::MEMSW_LIMIT).is_some() => fits(memory, draft.limit(SWAP, &Knob::MEMSW_LIMIT)?)?,
         None => {}
     }
@@ -104,8 +105,8 @@ fn text(limit: MemoryLimit) -> String {
     limit.bytes().map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string())
 }
 
-/// Quota and period are two files, and the kernel measures quota ÷ period against the parent after each write: the step
-/// between must not be larger than both ends.
+/// Quota and period are two files, and the kernel compares quota ÷ period with the parent after
+/// each write: the intermediate state must not exceed both ends.
 fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     const QUOTA: &str = "cpu_quota";
     const PERIOD: &str = "cpu_period";
@@ -127,8 +128,8 @@ fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), Pla
         Some(CpuQuota::Micros(quota)) => Some(quota.0) > had_quota,
         Some(CpuQuota::Unlimited) | None => false,
     };
-    // While there is no quota the period means nothing; when both grow, a larger quota in the old, shorter period would
-    // be more than either end.
+    // Without a quota the period has no effect. If both grow, the larger quota in the old, shorter
+    // period would exceed both ends.
     let period_first = had_quota.is_none() || (longer && more);
     if period_first {
         draft.set(PERIOD, Knob::CFS_PERIOD, period)?;
@@ -139,7 +140,7 @@ fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), Pla
     }
 }
 
-/// The knobs that [`observe`] makes sense of.
+/// The knobs that [`observe`] reads.
 pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
     let mut knobs = vec![
         Knob::CFS_QUOTA,

@@ -1,4 +1,4 @@
-//! Limits as cgroup v2 has them.
+//! Plans and reads limits with the files of cgroup v2.
 
 use model::resources::{Bytes, CpuQuota, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, ObservedLimits};
 
@@ -64,7 +64,7 @@ pub(crate) fn plan(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(
             draft.set("hugepage_limits", reserved, limit.to_string())?;
         }
     }
-    // Last, so that a raw setting wins over the typed one for the same file.
+    // Last, so that a raw setting overrides the typed one for the same file.
     for (key, value) in unified {
         draft.set("unified", Knob::unified(key), value.as_str())?;
     }
@@ -82,13 +82,14 @@ fn memory(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanEr
         Some(memory) => memory.bytes(),
         None => draft.limit(MEMORY, &Knob::MEMORY_MAX)?,
     };
-    // CRI gives memory and swap together, the kernel wants swap alone; no swap is a 0 that has to be written.
+    // CRI has the sum of memory and swap, the kernel has swap alone; "no swap" is written as 0.
     let alone = match (swap.bytes(), memory) {
         (None, _) => None,
         (Some(both), Some(memory)) if memory <= both => Some(Bytes(both.0 - memory.0)),
         (Some(memory_swap), memory) => return Err(PlanError::SwapBelowMemory { memory: Limit(memory), memory_swap }),
     };
-    // A kernel that does not count swap has no such file. All or nothing of it is then what happens anyway.
+    // A kernel without swap accounting has no such file; there the kernel does not limit swap
+    // anyway.
     if draft.now(&Knob::SWAP_MAX).is_none() && alone.is_none_or(|swap| swap == Bytes(0)) {
         return Ok(());
     }
@@ -99,7 +100,7 @@ fn text(limit: Option<Bytes>) -> String {
     limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string())
 }
 
-/// Quota and period share a file, so what the patch leaves out is written as it is.
+/// Quota and period share a file, so the value that the patch omits is written unchanged.
 fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     let field = match (patch.cpu_quota, patch.cpu_period) {
         (None, None) => return Ok(()),
@@ -120,14 +121,13 @@ fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), Pla
     draft.set(field, Knob::CPU_MAX, format!("{quota} {period}"))
 }
 
-/// The weight for CRI's shares: ⌈10^((l² + 125·l) ÷ 612 − 7 ÷ 34)⌉ with l = log₂ shares.
-///
-/// A curve through the ends of both scales (2 → 1, 262144 → 10000) and their defaults (1024 → 100), as the low-level
-/// runtimes in use today have it.
+/// The weight for CRI's shares: ⌈10^((l² + 125·l) ÷ 612 − 7 ÷ 34)⌉ with l = log₂ shares. The curve
+/// passes through the ends of both scales (2 → 1, 262144 → 10000) and their defaults (1024 → 100),
+/// as in recent versions of runc and crun.
 pub fn weight(shares: CpuShares) -> u16 {
     let log = f64::from(shares.get()).log2();
     let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
-    // Shares are 2 to 262144, so the curve stays between 1 and 10000; only rounding could leave it by a hair.
+    // Shares are 2 to 262144, so the curve is within 1 to 10000 except for rounding.
     let weight = 10_f64.powf(exponent).ceil().clamp(1.0, 10_000.0);
     #[allow(
         clippy::cast_possible_truncation,
@@ -138,7 +138,7 @@ pub fn weight(shares: CpuShares) -> u16 {
     weight
 }
 
-/// The knobs that [`observe`] makes sense of.
+/// The knobs that [`observe`] reads.
 pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
     let mut knobs =
         vec![Knob::CPU_MAX, Knob::CPU_WEIGHT, Knob::MEMORY_MAX, Knob::SWAP_MAX, Knob::CPUSET_CPUS, Knob::CPUSET_MEMS];
@@ -157,13 +157,13 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<ObservedLi
                 };
                 (observed.cpu_quota, observed.cpu_period) = (quota.map(Micros), Some(Micros(period)));
             }
-            // 0 where cpu.idle puts the group behind all others: no weight then.
+            // 0 if cpu.idle is set: there is no weight then.
             "cpu.weight" => {
                 observed.cpu_weight = knob.number(value)?.and_then(|n| CpuWeight::new(n).ok());
             }
             "memory.max" => observed.memory = knob.limit(value)?,
             "memory.swap.max" => swap = knob.limit(value)?,
-            // Empty where the parent's set is in force.
+            // Empty if the parent's set is active.
             "cpuset.cpus" => observed.cpuset_cpus = value.set(),
             "cpuset.mems" => observed.cpuset_mems = value.set(),
             _ => {}
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn shares_become_weights_along_the_curve() {
-        // 1024 shares are the default of the one scale, 100 the default of the other.
+        // 1024 shares and a weight of 100 are the defaults.
         for (shares, expected) in
             [(2, 1), (3, 2), (102, 17), (256, 35), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)]
         {

@@ -17,7 +17,7 @@ pub enum Value {
         period: Option<u64>,
     },
     Set(CpuSet),
-    /// A text without a known form, also an empty set and a damaged number.
+    /// A text without a known form, an empty set, or a damaged number.
     Text,
 }
 
@@ -35,11 +35,11 @@ pub(crate) enum Form {
     Bytes { granule: u64 },
     /// Shown in the kernel's own notation.
     Set,
-    /// Not changed.
+    /// As written.
     Number,
-    /// Not changed; a quota may be written alone.
+    /// As written; a quota may be written without its period.
     Bandwidth,
-    /// Not known.
+    /// Unknown.
     Opaque,
 }
 
@@ -82,7 +82,7 @@ impl KnobValue {
         }
     }
 
-    /// Returns whether the kernel takes both values for the same setting.
+    /// Returns whether both values are the same setting for the kernel.
     pub(crate) fn same(&self, other: &Self, form: Form) -> bool {
         self.text.trim() == other.text.trim()
             || match (&self.value, &other.value, form) {

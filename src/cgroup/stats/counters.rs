@@ -51,7 +51,7 @@ impl Cgroup {
         let mut list = Vec::new();
         for size in self.huge_page_sizes() {
             let name = size.as_str();
-            // v2 does not remember the most there ever was.
+            // v2 has no peak here.
             let (usage, peak) = match self.layout().version() {
                 Version::V1 => (format!("hugetlb.{name}.usage_in_bytes"), format!("hugetlb.{name}.max_usage_in_bytes")),
                 Version::V2 => (format!("hugetlb.{name}.current"), String::new()),

@@ -55,14 +55,14 @@ struct Sample {
     memory: MemoryCounters,
 }
 
-/// The processor's part of it.
+/// CPU time.
 #[derive(Default)]
 struct CpuSample {
     used: Option<u64>,
     besides: CpuCounters,
 }
 
-/// The part of memory.
+/// Memory.
 struct MemorySample {
     usage: MemoryUsage,
     swap: Option<SwapUsage>,
@@ -72,7 +72,8 @@ struct MemorySample {
 impl Cgroup {
     /// Returns the usage of this cgroup and its descendants; `None` if it does not exist.
     ///
-    /// Takes no lock and does not block. `scratch` is only room to read into: a list is read through a single one.
+    /// Takes no lock and does not block. `scratch` is the buffer: all cgroups of a list use the
+    /// same one.
     pub fn usage(&self, scratch: &mut ReadBuffer) -> Result<Option<GroupUsage>, ReadError> {
         Ok(self.look(scratch)?.map(|look| look.usage))
     }
@@ -84,7 +85,7 @@ impl Cgroup {
             Version::V1 => (v1::cpu(self, scratch)?, v1::memory(self, scratch)?),
             Version::V2 => (v2::cpu(self, scratch)?, v2::memory(self, scratch)?),
         };
-        // Gone between two reads: half a reading would look as if it used no memory.
+        // Removed between two reads: half a reading would show no memory.
         if (cpu.used.is_none() || memory.is_none()) && !self.exists() {
             return Ok(None);
         }
@@ -116,13 +117,13 @@ impl Cgroup {
     }
 }
 
-/// The usage without what the kernel can take back at once.
+/// The usage without memory that the kernel can reclaim at once.
 pub(crate) fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
-    // The two were not read at the same moment, so one may have outgrown the other.
+    // The two are read one after the other, so one may exceed the other.
     usage.saturating_sub(inactive_file.unwrap_or(0))
 }
 
-/// The limit that a cgroup has itself, in bytes; those above it may have lower ones.
+/// The cgroup's own limit in bytes; those of its ancestors may be lower.
 fn limit(knob: &Knob, dir: &Path, scratch: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
     let text = scratch.text(dir, knob.file())?;
     Ok(text.and_then(|text| knob.value(text).limit().flatten()).map(|limit| limit.0))

@@ -1,4 +1,4 @@
-//! The kernel's pressure stall information.
+//! Parses the kernel's pressure stall information (PSI) of CPU, memory and I/O.
 
 use model::stats::{Pressure, Stall};
 

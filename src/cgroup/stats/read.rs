@@ -1,4 +1,4 @@
-//! Reading small files of the kernel's, many of them, fast.
+//! Reads many small files of the kernel with one buffer.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::file_cache::FileCache;
 
-/// A file that is there and cannot be read.
+/// A file that exists and cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("reading cgroup statistics from {path}")]
 pub struct ReadError {
@@ -27,15 +27,15 @@ impl ErrorClass for ReadError {
     }
 }
 
-/// Room to read files into, one after the other.
+/// A buffer for files that are read one after another.
 #[derive(Debug)]
 pub struct ReadBuffer {
     buffer: Vec<u8>,
-    /// Of the cgroup that is read now.
+    /// The cgroup that is read now.
     kept: Option<Arc<FileCache>>,
 }
 
-/// More than any file here has, so that one read is enough.
+/// Longer than any file here, so that one read(2) is enough.
 const ROOM: usize = 8 << 10;
 /// Files of the kernel that are read here are shorter.
 const ROOM_MAX: usize = 1 << 20;
@@ -47,7 +47,7 @@ impl Default for ReadBuffer {
 }
 
 impl ReadBuffer {
-    /// From now on files of another cgroup are read.
+    /// Selects the cgroup of the next reads.
     pub(super) fn turn_to(&mut self, kept: Option<&Arc<FileCache>>) {
         self.kept = kept.cloned();
     }
@@ -62,7 +62,7 @@ impl ReadBuffer {
         }
     }
 
-    /// The number that is all of the file.
+    /// Returns the number that is the whole file.
     pub(super) fn number(&mut self, dir: &Path, file: &str) -> Result<Option<u64>, ReadError> {
         Ok(self.text(dir, file)?.and_then(|text| text.trim().parse().ok()))
     }
@@ -78,7 +78,8 @@ impl ReadBuffer {
         let mut length = 0;
         loop {
             match file.read(&mut self.buffer[length..]) {
-                // The kernel makes these files whole for each read, so what leaves room was all of it.
+                // The kernel creates these files for each read, so a read that does not fill the
+                // buffer has the whole file.
                 Ok(read) if length + read < self.buffer.len() => return Ok(length + read),
                 Ok(_) if self.buffer.len() >= ROOM_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
                 Ok(read) => {

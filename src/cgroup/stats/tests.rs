@@ -160,7 +160,7 @@ fn available_memory_is_absent_without_a_limit() {
     ]);
     assert_eq!(v1.usage().memory.unwrap().available, None);
     assert_eq!(v1.usage().swap.unwrap().available, None);
-    // The limit of the pod around it is not its own.
+    // The limit of the parent does not count.
     v1.write("memory.stat", V1_STAT);
     v1.write("memory.limit_in_bytes", "9223372036854771712\n");
     assert_eq!(v1.usage().memory.unwrap().available, None);
@@ -303,7 +303,7 @@ fn usage_of_a_process_is_reported() {
     std::thread::sleep(Duration::from_millis(300));
     let second = look();
     assert!(second.cpu.unwrap() > first.cpu.unwrap() && second.at > first.at, "{first:?} {second:?}");
-    // The kernel adds up the rest of it at its leisure.
+    // The kernel adds up the counters of other CPUs with a delay.
     assert!(second.memory.unwrap().usage > 0 && second.memory.unwrap().page_faults.is_some(), "{second:?}");
     assert_eq!(group.tasks(&mut scratch).unwrap().unwrap().count, 1);
     child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! The files of v1 controllers.
+//! Reads CPU, memory, block I/O and task counters of cgroup v1.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub(super) fn more_of_memory(
 ) -> Result<(), ReadError> {
     let Some(dir) = group.dir_of("memory") else { return Ok(()) };
     counters.peak = scratch.number(&dir, "memory.max_usage_in_bytes")?;
-    // Where swap has a limit too, a charge that does not fit under both is counted there alone.
+    // If swap has a limit too, a charge that exceeds both is counted there alone.
     let with_swap = scratch.number(&dir, "memory.memsw.failcnt")?.unwrap_or(0);
     counters.limit_hits = scratch.number(&dir, "memory.failcnt")?.map(|alone| alone.saturating_add(with_swap));
     counters.kernel = scratch.number(&dir, "memory.kmem.usage_in_bytes")?;
@@ -57,7 +57,7 @@ pub(super) fn more_of_memory(
 pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceIo>, ReadError> {
     let Some(dir) = group.dir_of("blkio") else { return Ok(Vec::new()) };
     let mut devices = Vec::new();
-    // The layer that throttles sees every request, whichever scheduler there is, or none.
+    // The throttling layer counts every request, with any I/O scheduler or none.
     operations(&dir, "blkio.throttle.io_service_bytes_recursive", scratch, |major, minor, operation, bytes| {
         let device = device(&mut devices, major, minor);
         match operation {
@@ -181,8 +181,8 @@ pub(super) fn memory(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Option<
     Ok(Some(MemorySample { usage, swap: Some(SwapUsage { usage: swapped, available }), besides }))
 }
 
-/// v1 limits memory and swap together: swap alone may take what the limit of memory leaves of that.
+/// v1 limits memory and swap together: swap can use the part that the memory limit leaves.
 fn swap_limit(both: Option<u64>, memory: Option<u64>) -> Option<u64> {
-    // Without a limit of memory all of it could be in swap.
+    // Without a memory limit all of it could be in swap.
     both.map(|both| both.saturating_sub(memory.unwrap_or(0)))
 }

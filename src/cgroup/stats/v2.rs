@@ -1,4 +1,4 @@
-//! The files of v2 controllers.
+//! Reads CPU, memory, block I/O and task counters of cgroup v2.
 
 use model::metrics::{CpuCounters, DeviceIo, MemoryCounters};
 use model::stats::{MemoryUsage, SwapUsage};

@@ -1,8 +1,8 @@
-//! A connection to systemd, for a few calls and no longer.
+//! A connection to systemd for a few calls.
 //!
-//! systemd listens on a socket of its own, for root alone, where it speaks D-Bus without a bus daemon between: the way
-//! that works on every host. Where it is missing, the system bus is the way. A connection is never kept: systemd sends
-//! all its signals to every connection, and would have to queue them for one that does not read.
+//! systemd listens on a private socket, for root only, where it speaks D-Bus without a bus daemon,
+//! on every host. If the socket is missing, the system bus is used. A connection is never kept:
+//! systemd would queue its signals for it.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -16,12 +16,12 @@ use super::message::{self, Incoming, Method, START};
 const PRIVATE: &str = "/run/systemd/private";
 const SYSTEM: &str = "/run/dbus/system_bus_socket";
 
-/// How long an answer may take. While it reloads, systemd does not answer.
+/// Time limit for a response. systemd does not respond while it reloads.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// The longest line of the greeting.
+/// Maximum line of the authentication.
 const LINE_MAX: usize = 512;
 
-/// Why a call had no answer, or not the one that was hoped for.
+/// Why a call got no response, or an error.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     #[error("connecting to systemd at the D-Bus socket {path}")]
@@ -41,7 +41,7 @@ pub enum BusError {
 }
 
 impl BusError {
-    /// Whether systemd answered with the error of this last name.
+    /// Whether systemd returned the error with this last component of its name.
     pub(super) fn is(&self, short: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name.rsplit('.').next() == Some(short))
     }
@@ -69,10 +69,9 @@ impl Bus {
         }
     }
 
-    /// Sends this process's uid, which the server verifies with SO_PEERCRED.
-    ///
-    /// All in one piece, as systemd's own programs do it: where it is busy, it reads what follows the greeting together
-    /// with it, and processes that only when more data comes. So nothing may follow before its answer.
+    /// Sends this process's uid, which the server verifies with SO_PEERCRED. The authentication is
+    /// sent in one piece, as systemd's programs do: a busy systemd reads following data together
+    /// with it, and processes that only when more arrives. So nothing is sent before the response.
     fn greet(mut stream: UnixStream) -> Result<Self, BusError> {
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         stream.set_write_timeout(Some(ANSWER_WITHIN))?;
@@ -86,7 +85,7 @@ impl Bus {
         Ok(Self { stream, serial: 0 })
     }
 
-    /// Calls a method, and waits for the body of its answer.
+    /// Calls a method, and waits for the body of its response.
     pub(super) fn call<B: Serialize + Type>(&mut self, method: Method<'_>, body: &B) -> Result<Vec<u8>, BusError> {
         self.serial += 1;
         let member = || method.member.to_owned();
@@ -126,7 +125,7 @@ const HELLO: Method<'_> = Method {
     member: "Hello",
 };
 
-/// Byte by byte: what follows the line belongs to the first message.
+/// Reads byte by byte: data after the line belongs to the first message.
 fn read_line(stream: &mut UnixStream) -> Result<String, BusError> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -146,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that does the handshake of systemd, checks the client's, and then sends `after`.
+    /// A server that performs systemd's handshake, checks the client's, and then sends `after`.
     fn peer(greeting: &'static [u8], after: Vec<u8>) -> UnixStream {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         thread::spawn(move || {
@@ -156,7 +155,7 @@ mod tests {
             theirs.write_all(greeting).unwrap();
             if greeting.starts_with(b"OK") {
                 theirs.write_all(&after).unwrap();
-                // Hangs up for writing only, so that the call still finds a reader.
+                // Closes only the write side, so that the client can still send the call.
                 theirs.shutdown(std::net::Shutdown::Write).unwrap();
                 theirs.read_to_end(&mut Vec::new()).unwrap();
             }
@@ -164,7 +163,7 @@ mod tests {
         ours
     }
 
-    /// An answer to the first call: `l`, type, no fields but the serial, the body `"text"`.
+    /// A response to the first call: `l`, type, no fields but the serial, the body `"text"`.
     fn answer(kind: u8, serial: u8) -> Vec<u8> {
         let mut bytes = vec![b'l', kind, 1, 1, 9, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
         bytes.extend_from_slice(&[5, 1, b'u', 0, serial, 0, 0, 0]);

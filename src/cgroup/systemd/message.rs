@@ -1,4 +1,4 @@
-//! D-Bus messages as bytes: the call that goes out, and what comes back.
+//! Encodes D-Bus calls and decodes the messages that systemd sends.
 
 use serde::Serialize;
 use zbus::wire::serialized::{Context, Data};
@@ -7,10 +7,10 @@ use zbus::{ObjectPath, Type, Variant};
 
 use super::properties::{Property, Value};
 
-/// A reply has a few hundred bytes; no message that systemd sends to crisp comes near this.
+/// Maximum length of a message; a reply has a few hundred bytes.
 const SIZE_MAX: usize = 1 << 20;
 
-/// The fixed part in front of every message, up to and with the length of the header's fields.
+/// The fixed part at the start of every message, including the length of the header's fields.
 pub(super) const START: usize = 16;
 
 // Types of messages and codes of header fields, as the D-Bus specification numbers them.
@@ -40,15 +40,15 @@ pub(super) struct Method<'a> {
 /// The kind of a received message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// The answer to the call with this serial: its body.
+    /// The response to the call with this serial: its body.
     Return { serial: u32, body: Vec<u8> },
-    /// The refusal of the call with this serial: the error's name, and its words.
+    /// The error of the call with this serial: its name and text.
     Error { serial: u32, name: String, text: String },
     /// A signal, or another message that is not a reply.
     Other,
 }
 
-/// The bytes of a call, or why there are none.
+/// Encodes a call.
 pub(super) fn call<B: Serialize + Type>(method: Method<'_>, serial: u32, body: &B) -> zbus::Result<Vec<u8>> {
     let context = Context::new(LE, 0);
     let body = to_bytes(context, body)?;
@@ -69,7 +69,8 @@ pub(super) fn call<B: Serialize + Type>(method: Method<'_>, serial: u32, body: &
     Ok(bytes)
 }
 
-/// Adds the field that names the types of the arguments. zbus would put them in parentheses, as those of one structure.
+/// Adds the field with the types of the arguments. zbus would put them in parentheses, as one
+/// structure.
 fn add_types(header: &mut Vec<u8>, types: &str) -> zbus::Result<()> {
     let length = u8::try_from(types.len()).map_err(|_| zbus::Error::OutOfBounds)?;
     pad(header);
@@ -85,7 +86,8 @@ fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
 }
 
-/// How many bytes follow the first [`START`] of a message; `None` if it is invalid or too large.
+/// Returns the number of bytes after the first [`START`] of a message; `None` if it is invalid or
+/// too large.
 pub(super) fn rest_of(start: &[u8; START]) -> Option<usize> {
     let number = |at: usize| {
         let bytes = start.get(at..at + 4)?.try_into().ok()?;
@@ -98,7 +100,7 @@ pub(super) fn rest_of(start: &[u8; START]) -> Option<usize> {
     Some(fields.next_multiple_of(8) + body)
 }
 
-/// Makes sense of a whole message.
+/// Decodes a whole message.
 pub(super) fn read(bytes: &[u8]) -> zbus::Result<Incoming> {
     let context = Context::new(LE, 0);
     let data = Data::new(bytes, context);
@@ -114,7 +116,7 @@ pub(super) fn read(bytes: &[u8]) -> zbus::Result<Incoming> {
                 Some(Variant::Str(name)) => name.as_str().to_owned(),
                 _ => String::new(),
             };
-            // By convention the first word of an error's body is for people.
+            // By convention the first string of an error's body is its message.
             let text = match field(SIGNATURE) {
                 Some(Variant::Signature(signature)) if signature.to_string_no_parens().starts_with('s') => {
                     text_of(body)?
@@ -127,12 +129,12 @@ pub(super) fn read(bytes: &[u8]) -> zbus::Result<Incoming> {
     })
 }
 
-/// A body that is, or begins with, a text or an object's path.
+/// A body that is, or begins with, a string or object path.
 pub(super) fn text_of(body: &[u8]) -> zbus::Result<String> {
     Ok(Data::new(body, Context::new(LE, 0)).deserialize::<&str>()?.0.to_owned())
 }
 
-/// A body that is a variant with a text in it.
+/// A body that is a variant with a string in it.
 pub(super) fn variant_text_of(body: &[u8]) -> zbus::Result<String> {
     match Data::new(body, Context::new(LE, 0)).deserialize::<Variant<'_>>()?.0 {
         Variant::Str(text) => Ok(text.as_str().to_owned()),
@@ -140,7 +142,7 @@ pub(super) fn variant_text_of(body: &[u8]) -> zbus::Result<String> {
     }
 }
 
-/// Properties in the form that systemd takes them, `a(sv)`.
+/// Properties in systemd's form, `a(sv)`.
 pub(super) fn properties(list: &[Property]) -> Vec<(&str, Variant<'_>)> {
     let variant = |value| match value {
         &Value::Flag(flag) => Variant::new(flag),
@@ -164,7 +166,7 @@ mod tests {
         member: "Hello",
     };
 
-    /// As a daemon would send it, with one unknown field.
+    /// Encoded as by systemd, with one unknown field.
     fn message(kind: u8, fields: Vec<(u8, Variant<'_>)>, body: &[u8]) -> Vec<u8> {
         let header: Header<'_> = (b'l', kind, 1, 1, u32::try_from(body.len()).unwrap(), 7, fields);
         let mut bytes = to_bytes(Context::new(LE, 0), &header).unwrap().bytes().to_vec();
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn systemds_own_name_as_the_sender_is_accepted() {
-        // On its private socket it has no unique name.
+        // systemd has no unique name on its private socket.
         let fields = vec![(REPLY_SERIAL, Variant::new(3_u32)), (7, Variant::new("org.freedesktop.systemd1"))];
         let bytes = message(RETURN, fields, &body_of("/job/1"));
         let Incoming::Return { serial, body } = read(&bytes).unwrap() else { panic!("no answer") };

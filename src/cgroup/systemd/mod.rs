@@ -1,9 +1,9 @@
 //! The systemd driver: systemd creates the cgroups, and gets their limits as properties.
 //!
 //! On hosts with systemd, the tree belongs to it: a pod is a slice, and a container a scope in it.
-//! systemd makes and removes these two ([`Systemd::start`], [`Systemd::stop`]); within them crisp writes files as ever,
-//! since a scope is delegated, and only the kernel has the active limits. So that a reload does not reset the limits,
-//! systemd gets them as properties too ([`Cgroup::sync_manager`](crate::CgroupFs::sync_manager)).
+//! systemd creates and removes them ([`Systemd::start`], [`Systemd::stop`]); crisp writes the files
+//! in them, since a scope is delegated. So that a reload does not reset the limits, systemd gets
+//! them as properties too ([`Cgroup::sync_manager`](crate::CgroupFs::sync_manager)).
 
 mod bus;
 mod message;
@@ -31,7 +31,7 @@ pub use sync::SyncError;
 pub use unit::slice;
 pub(crate) use unit::{Unit, pod, scope};
 
-/// How long systemd may take to make or end a unit. While it reloads it does neither.
+/// Time limit for starting or stopping a unit. systemd does neither while it reloads.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
 
 /// A request to systemd failed.
@@ -70,7 +70,7 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Finds the systemd that runs this host, and its release.
+    /// Connects to the systemd of this host, and reads its version.
     pub fn connect() -> Result<Self, SystemdError> {
         let mut bus = Bus::connect()?;
         let version = property(&mut bus, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
@@ -78,14 +78,13 @@ impl Systemd {
         Ok(Self { version: release(&version), holders: ScopeHolders::new().map_err(holder)? })
     }
 
-    /// Its release, such as 252.
+    /// The version, such as 252.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Makes a unit and waits until it is there; false where it has been there before, and is as it was.
-    ///
-    /// A scope that could not be made is gone with its keeper.
+    /// Starts a unit and waits until it is active; returns false if it is active already, which
+    /// changes nothing. If a scope cannot be started, its holder exits.
     pub(crate) fn start(&self, unit: &Unit, version: Version) -> Result<bool, SystemdError> {
         let mut bus = Bus::connect()?;
         let Unit::Scope { name, slice } = unit else {
@@ -100,7 +99,8 @@ impl Systemd {
         Ok(made)
     }
 
-    /// Ends a unit and all that runs in it, and waits until it is gone; that it is gone already is fine.
+    /// Stops a unit and its processes, and waits until it is inactive. A missing unit is not an
+    /// error.
     pub(crate) fn stop(&self, unit: &Unit) -> Result<(), SystemdError> {
         let mut bus = Bus::connect()?;
         match bus.call(manager("StopUnit"), &(unit.name(), "replace")) {
@@ -113,7 +113,8 @@ impl Systemd {
             let state = state(&mut bus, unit)?;
             match state.as_str() {
                 "inactive" => return Ok(()),
-                // Its processes failed or exceeded the stop timeout; systemd need not keep the failed unit.
+                // Its processes failed or exceeded the stop timeout; systemd need not keep the
+                // failed unit.
                 "failed" => {
                     bus.call(manager("ResetFailedUnit"), &(unit.name(),))?;
                     return Ok(());
@@ -129,7 +130,7 @@ impl Systemd {
         }
     }
 
-    /// Changes properties of a unit, for as long as it lives.
+    /// Changes runtime properties of a unit.
     fn set(&self, unit: &Unit, properties: &[Property]) -> Result<(), SystemdError> {
         let body = (unit.name(), true, message::properties(properties));
         Bus::connect()?.call(manager("SetUnitProperties"), &body)?;
@@ -137,7 +138,7 @@ impl Systemd {
     }
 }
 
-/// Hands a unit over to systemd, and waits for the end of the job that makes it.
+/// Starts a unit, and waits for the end of its job.
 fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<bool, SystemdError> {
     let others: Vec<(&str, Vec<(&str, zbus::Variant<'_>)>)> = Vec::new();
     let body = (unit.name(), "replace", message::properties(properties), others);
@@ -149,7 +150,7 @@ fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<bool, Sy
     let begin = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {
-        // In this order: what the job has done is to be seen once it is gone.
+        // In this order: the result of a job is visible once the job is gone.
         let running = match &job {
             Some(job) => has_job(bus, job)?,
             None => false,
@@ -169,7 +170,7 @@ fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<bool, Sy
     }
 }
 
-/// A scope for the process `pid`, whose cgroup systemd leaves to us.
+/// The properties of a scope for the process `pid`, whose cgroup systemd delegates.
 fn scope_properties(version: Version, slice: &str, pid: u32) -> Vec<Property> {
     let mut properties = common("crisp container", version);
     properties.push(text("Slice", slice));
@@ -191,7 +192,8 @@ fn common(what: &str, version: Version) -> Vec<Property> {
     };
     let mut properties = vec![
         text("Description", what),
-        // crisp stops it, not systemd at the start of a shutdown, when the kubelet still stops pods gracefully.
+        // crisp stops it, not systemd at the start of a shutdown, when the kubelet still stops pods
+        // gracefully.
         flag("DefaultDependencies", false),
         text("CollectMode", "inactive-or-failed"),
     ];
@@ -219,7 +221,7 @@ fn state(bus: &mut Bus, unit: &Unit) -> Result<String, BusError> {
     property(bus, &unit.object(), "org.freedesktop.systemd1.Unit", "ActiveState")
 }
 
-/// Whether a job is still to be done.
+/// Whether a job still exists.
 fn has_job(bus: &mut Bus, job: &str) -> Result<bool, BusError> {
     match property(bus, job, "org.freedesktop.systemd1.Job", "State") {
         Ok(_) => Ok(true),
@@ -233,7 +235,8 @@ fn property(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<St
     Ok(message::variant_text_of(&bus.call(get, &(interface, name))?)?)
 }
 
-/// The number in `252.38-1~deb12u1` or `v256`; what has none is taken for an old one.
+/// Returns the number in `252.38-1~deb12u1` or `v256`; a version without a number counts as an old
+/// one.
 fn release(version: &str) -> u32 {
     let digits = version.trim_start_matches(|c: char| !c.is_ascii_digit());
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());

@@ -20,7 +20,7 @@ pub(crate) enum Value {
     Flag(bool),
     Number(u64),
     Text(String),
-    /// A set of small numbers, one bit each, lowest first.
+    /// A set of small numbers as a bit mask, lowest first.
     Mask(Vec<u8>),
     Processes(Vec<u32>),
     Pairs(Vec<(String, String)>),
@@ -29,17 +29,18 @@ pub(crate) enum Value {
 /// systemd's value for unlimited.
 const INFINITY: u64 = u64::MAX;
 const SECOND: u64 = 1_000_000;
-/// systemd writes a quota down in whole percents of a CPU, and reads that back when it reloads.
+/// systemd stores a quota in whole percents of a CPU, and restores that at a reload.
 const PERCENT: u64 = SECOND / 100;
 
-/// The period if a quota was written without one.
+/// The period of a quota that was written without one.
 const DEFAULT_PERIOD: u64 = 100_000;
 
-/// How a file's value becomes a property's.
+/// How the value of a file is converted to a property.
 #[derive(Debug, Clone, Copy)]
 enum Form {
-    /// A limit. systemd refuses those below `least`: a byte is as little as nothing, since the kernel counts pages, and
-    /// where one process is allowed none can be added, since systemd itself wants one in each scope.
+    /// A limit. systemd refuses those below `least`: one byte has the effect of 0, since the kernel
+    /// counts pages, and a limit of one process permits no other, since each scope has a process
+    /// already.
     Limit {
         least: u64,
     },
@@ -47,7 +48,7 @@ enum Form {
     Set,
 }
 
-/// A file, its property, and the release of systemd that first knew it.
+/// A file, its property, and the first version of systemd with the property.
 struct Known {
     knob: Knob,
     property: &'static str,
@@ -73,7 +74,7 @@ static V2: [Known; 11] = [
     known("cpuset.mems", "AllowedMemoryNodes", 244, Form::Set),
 ];
 
-/// Of v1 systemd knows less: no cpusets, and no swap.
+/// For v1 systemd has fewer properties: no cpusets, and no swap.
 static V1: [Known; 3] = [
     known("memory.limit_in_bytes", "MemoryLimit", 205, Form::Limit { least: 1 }),
     known("pids.max", "TasksMax", 227, Form::Limit { least: 1 }),
@@ -96,12 +97,12 @@ fn bandwidth_knobs(version: Version) -> Vec<Knob> {
     }
 }
 
-/// Which systemd writes for every scope, and has no property for.
+/// systemd writes this file for every scope, and has no property for it.
 const OOM_GROUP: Knob = Knob::named("memory.oom.group");
 
 /// The files that systemd may also write when a property is set: it writes all files of the controller.
 pub(crate) fn not_representable(version: Version) -> Vec<Knob> {
-    // A device's own weight stands in the same file, so what is read there cannot be written back.
+    // The weights of devices are in the same file, so its content cannot be written back.
     let table = table(version).iter().filter(|known| known.property != "IOWeight");
     let mut knobs: Vec<Knob> = table.map(|known| known.knob.clone()).chain(bandwidth_knobs(version)).collect();
     if version == Version::V2 {
@@ -129,12 +130,13 @@ pub(crate) fn of(version: Version, systemd: u32, now: &Values, changed: &Values)
 }
 
 impl Form {
-    /// `None` where the value is about something else than this property.
+    /// `None` if the value has no property.
     fn read(self, knob: &Knob, value: &KnobValue) -> Result<Option<Value>, Unreadable> {
         Ok(match self {
             Self::Limit { least } => Some(Value::Number(knob.limit(value)?.map_or(INFINITY, |n| n.0.max(least)))),
             Self::Weight => {
-                // The general weight may be marked as such; a line that begins with a device is for that device alone.
+                // The general weight may be marked as such; a line that begins with a device is for
+                // that device alone.
                 let text = value.text().trim();
                 let number = text.strip_prefix("default ").unwrap_or(text);
                 if number.contains(':') {
@@ -150,7 +152,7 @@ impl Form {
     }
 }
 
-/// The quota for a second, rounded up so that no reload makes it less than requested.
+/// Converts a quota to one second, rounded up so that no reload makes it less than requested.
 fn bandwidth<'a>(
     version: Version,
     systemd: u32,
@@ -185,7 +187,7 @@ pub(crate) fn after_reload(knob: &Knob, wrote: &str, period: Option<&KnobValue>)
     if *knob == OOM_GROUP {
         return Some("0".to_owned());
     }
-    // systemd keeps "no quota", `max` or -1, exactly.
+    // systemd stores "no quota", `max` or -1, exactly.
     if *knob == Knob::CPU_MAX {
         let KnobMeaning::Bandwidth { quota: Some(quota), period } = *knob.value(wrote).value() else { return None };
         let period = period.unwrap_or(DEFAULT_PERIOD);
@@ -223,10 +225,9 @@ fn mask(knob: &Knob, value: &KnobValue) -> Result<Vec<u8>, Unreadable> {
     Ok(bytes)
 }
 
-/// A device policy in systemd's words, which v1 needs: there a reload would open all devices. On v2 the program that
-/// holds the rules is ours, and systemd leaves it alone.
-///
-/// `None` where it has no words for the rules.
+/// Converts a device policy to properties, which v1 needs: a reload would open all devices. On v2
+/// crisp attaches the program, and systemd does not change it. `None` if the rules have no
+/// properties.
 pub(crate) fn devices(policy: &Policy) -> Option<Vec<Property>> {
     let strictly = |pairs| {
         vec![
@@ -237,7 +238,7 @@ pub(crate) fn devices(policy: &Policy) -> Option<Vec<Property>> {
         ]
     };
     match policy.otherwise {
-        // Not by leaving it open: systemd would see no need for a cgroup of devices then, and remove ours.
+        // Not left open: systemd would then need no devices cgroup, and remove crisp's.
         Verdict::Allow if policy.exceptions.is_empty() => {
             Some(strictly(["char-*", "block-*"].map(|all| (all.to_owned(), Access::ALL.to_string())).into()))
         }

@@ -1,8 +1,7 @@
 //! Restores limits after a reload of systemd.
 //!
-//! At a reload, systemd writes all limits from its properties. Two limits have no exact property: a
-//! quota that is not a whole percent of a CPU, and that the processes of a container are to be
-//! killed together.
+//! At a reload, systemd writes all limits from its properties. Two values have no exact property: a
+//! quota that is not a whole percent of a CPU, and `memory.oom.group`.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -48,7 +47,7 @@ impl ReloadWatcher {
 }
 
 impl super::Systemd {
-    /// Waits until everything is written that is to be written after a reload: systemd does not reply before that.
+    /// Waits until systemd has written everything after a reload: it does not reply before that.
     pub fn settle(&self) -> Result<(), SystemdError> {
         property(&mut Bus::connect()?, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
         Ok(())
@@ -56,8 +55,9 @@ impl super::Systemd {
 }
 
 impl Cgroup {
-    /// Restores the files of `settings` that a reload changed, and returns each with systemd's value and the one read
-    /// back. A file with neither the written nor systemd's value was changed by another process, and stays.
+    /// Restores the files of `settings` that a reload changed, and returns each with systemd's
+    /// value and the one read back. A file with neither the written nor systemd's value was changed
+    /// by another process, and stays.
     pub fn restore_after_reload(&self, settings: &AppliedValues) -> Result<Vec<Write>, SyncError> {
         let mut again = Vec::new();
         if self.unit().is_none() {

@@ -1,12 +1,12 @@
-//! The process that keeps a scope.
+//! A process that keeps a systemd scope while it has no other process.
 //!
-//! systemd makes no scope without a process, and removes one, with its cgroup, as soon as the last process has left.
-//! crisp wants the cgroup before the container's first process, to set limits while it is empty, and until the shim
-//! has read how the container exited. So crisp runs a process in each scope: a program of a few instructions that
-//! waits to be killed, without libraries, with no memory but a stack, and no part in anything the container does.
+//! systemd creates no scope without a process, and removes a scope and its cgroup with the last
+//! process. crisp needs the cgroup before the container's first process, to set limits, and until
+//! the shim has read how the container exited. So crisp runs a holder in each scope: a program of a
+//! few instructions that waits to be killed, without libraries and with no memory but a stack.
 //!
-//! Nothing is left of it if crisp is killed meanwhile: until it is confirmed, it exits with the
-//! process that started it. And it is a child of init, which reaps it.
+//! Until it is confirmed, the holder exits with the process that started it, so a killed daemon
+//! leaves none. Its parent is init, which reaps it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -35,13 +35,13 @@ impl ScopeHolders {
     }
 
     pub(super) fn spawn(&self) -> io::Result<ScopeHolder> {
-        // As the new process sees it, before its descriptors are closed.
+        // The path as the new process resolves it, before its descriptors are closed.
         let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
         command.arg0(NAME).env_clear().current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut parent = command.spawn()?;
         let (input, output) = (parent.stdin.take(), parent.stdout.take());
-        // It forks: the parent writes the child's pid, and exits.
+        // The program forks: the parent writes the child's pid, and exits.
         let mut number = [0; 4];
         let said = output.ok_or(io::ErrorKind::BrokenPipe.into()).and_then(|mut output| output.read_exact(&mut number));
         parent.wait()?;
@@ -60,7 +60,7 @@ impl ScopeHolder {
         self.pid
     }
 
-    /// From here on it lives until it is killed.
+    /// Confirms the holder: from now on it runs until it is killed.
     pub(super) fn stay(mut self) -> io::Result<()> {
         self.input.write_all(b"+")
     }
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// A line of its status; none where it is gone.
+    /// Returns a line of its status; none if it has exited.
     fn status(pid: u32, key: &str) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         Some(text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().to_owned())

@@ -1,8 +1,8 @@
-//! The program of a keeper, instruction by instruction, in a file of the kernel's format.
+//! Assembles the program of a scope holder as an ELF file.
 //!
-//! It splits in two. The first half writes the second's process number, or the negative error, to
-//! its output, and ends. The second sets its name and reads from its input: at the end of file it
-//! exits, after a byte it waits forever.
+//! The program forks. The parent writes the child's pid, or the negative errno, to stdout, and
+//! exits. The child sets its name and reads from stdin: at the end of file it exits, after a byte
+//! it waits forever.
 
 pub(super) const NAME: &str = "crisp-keep";
 
@@ -95,14 +95,14 @@ const fn bytes(words: [u32; 37]) -> [u8; 148] {
     bytes
 }
 
-/// Where the kernel is to put the file.
+/// The address at which the kernel loads the file.
 const BASE: u64 = 0x0040_0000;
-/// The largest page there is; addresses have to be whole ones.
+/// The largest page size; addresses must be multiples of it.
 const ALIGNMENT: u64 = 0x1_0000;
-/// The file's header, and those of two segments.
+/// The ELF header and two program headers.
 const HEADERS: [u16; 2] = [64, 56];
 
-/// The program: one segment, which is the whole file, and a stack that holds no code.
+/// The whole file as one segment, and a stack without execution.
 pub(super) fn program() -> Vec<u8> {
     let mut content = CODE.to_vec();
     content.extend_from_slice(NAME.as_bytes());
@@ -111,11 +111,11 @@ pub(super) fn program() -> Vec<u8> {
     let size = begin + u64::try_from(content.len()).unwrap_or_default();
 
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    // An executable for this machine, of the format's only version.
+    // An executable for this machine, ELF version 1.
     file.extend(2_u16.to_le_bytes());
     file.extend(MACHINE.to_le_bytes());
     file.extend(1_u32.to_le_bytes());
-    // Where it begins; where the segments and (nowhere) the sections are; flags.
+    // Entry point; offsets of program headers and (none) section headers; flags.
     file.extend((BASE + begin).to_le_bytes());
     file.extend(u64::from(HEADERS[0]).to_le_bytes());
     file.extend(0_u64.to_le_bytes());
@@ -136,7 +136,7 @@ const RUN: u32 = 1;
 const WRITE: u32 = 2;
 const READ: u32 = 4;
 
-/// A segment's header, with its offset, two addresses, two sizes and alignment at the end.
+/// A program header: offset, two addresses, two sizes and alignment at the end.
 fn segment(file: &mut Vec<u8>, kind: u32, flags: u32, rest: [u64; 6]) {
     file.extend(kind.to_le_bytes());
     file.extend(flags.to_le_bytes());

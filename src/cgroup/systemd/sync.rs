@@ -1,4 +1,4 @@
-//! Sends active limits to systemd, and restores the files that it changes then.
+//! Sends active limits to systemd, and restores the files that systemd changes then.
 
 use std::io;
 use std::path::PathBuf;
@@ -34,12 +34,10 @@ impl ErrorClass for SyncError {
 }
 
 impl Cgroup {
-    /// Sends the current values of written files to systemd, so that it writes the same when it
-    /// next reloads. A rollback sends the old values.
-    ///
-    /// systemd writes these values immediately, and rounds some of them: afterwards every file is
-    /// restored to the value it had. With the cgroupfs driver, and for files that systemd does not
-    /// support, nothing is sent.
+    /// Sends the current values of written files to systemd, so that it writes them at its next
+    /// reload; a rollback sends the old values. systemd writes them at once and rounds some: each
+    /// file is restored afterwards. With the cgroupfs driver, and for files without a property,
+    /// nothing is sent.
     pub fn sync(&self, changed: &Values) -> Result<(), SyncError> {
         let Some((systemd, unit)) = self.unit() else { return Ok(()) };
         let mut now = Values::new();
@@ -54,7 +52,7 @@ impl Cgroup {
             return Ok(());
         }
         let outcome = systemd.set(unit, &told);
-        // Also after a failure: some of it may have been done.
+        // Also after a failure: a part may have been applied.
         for (knob, value) in &now {
             let kept = match self.held(knob)? {
                 Some(found) => knob.same(&found, value),
@@ -144,11 +142,11 @@ mod tests {
         let fs = FakeCgroup::v2();
         apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let change = apply::prepare(&fs, &patch(2, 2 << 20)).unwrap();
-        // Written, and not sent.
+        // Written, but not sent.
         change.writes.iter().for_each(|write| fs.write(&write.knob, write.want.text()).unwrap());
         assert!(matches!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "2097152");
-        // Sent, and then partly rolled back by a daemon that was killed too.
+        // Sent, then partly rolled back by a daemon that was killed too.
         let first = &change.writes[0];
         fs.write(&first.knob, first.had.text()).unwrap();
         assert_eq!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);

@@ -1,23 +1,23 @@
-//! The units that crisp makes, and the cgroups that systemd gives them.
+//! Names of systemd units, and their cgroups.
 
 use model::{CgroupPath, InvalidCgroupPath};
 
-/// The prefix of a container's id in the name of its scope. The kubelet finds the id behind the last dash.
+/// The prefix of a container's scope. The kubelet finds the id after the last dash.
 const PREFIX: &str = "crisp-";
-/// As systemd has it.
+/// systemd's limit for the length of a unit name.
 const NAME_MAX: usize = 255;
 
-/// A cgroup that belongs to systemd, which knows it by a name.
+/// A cgroup that systemd manages as a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Processes that systemd did not start: a container.
+    /// A scope, with processes that systemd did not start: a container.
     Scope { name: String, slice: String },
-    /// A branch of the tree, without processes of its own: a pod.
+    /// A slice, without processes of its own: a pod.
     Slice { name: String },
 }
 
 impl Unit {
-    /// The unit whose cgroup this is; `None` where systemd would put no unit.
+    /// Returns the unit of this cgroup; `None` if its path cannot be that of a unit.
     pub(crate) fn of(path: &CgroupPath) -> Option<Self> {
         let (above, name) = path.as_str().rsplit_once('/')?;
         if name.ends_with(".slice") {
@@ -38,7 +38,7 @@ impl Unit {
     pub(super) fn object(&self) -> String {
         let mut path = "/org/freedesktop/systemd1/unit/".to_owned();
         for (at, byte) in self.name().bytes().enumerate() {
-            // A digit in front would not do for every object path, so systemd writes that one by its number too.
+            // Not every object path may begin with a digit, so systemd encodes that one too.
             if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0) {
                 path.push(char::from(byte));
             } else {
@@ -49,7 +49,8 @@ impl Unit {
     }
 }
 
-/// The cgroup of the slice that `path` ends in: given whole, as the kubelet does, or by the slice's name alone.
+/// The slice at the end of `path`: given as a whole path, as the kubelet does, or by its name
+/// alone.
 pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidCgroupPath> {
     let refused = |fault| InvalidCgroupPath::new(path.as_str(), fault);
     let (above, name) = path.as_str().rsplit_once('/').unwrap_or_default();
@@ -76,7 +77,8 @@ pub(crate) fn scope(id: &str) -> String {
     format!("{PREFIX}{id}.scope")
 }
 
-/// Where systemd puts a slice: each dash in its name is a step down. `None` if the name is invalid; the root
+/// The path of a slice: each dash in its name is a level. `None` if the name is invalid; the root
+/// slice `-.slice` is not accepted.
 /// slice `-.slice` is not accepted.
 fn slice_path(name: &str) -> Option<String> {
     let stem = name.strip_suffix(".slice")?;
@@ -87,7 +89,7 @@ fn slice_path(name: &str) -> Option<String> {
     Some(steps.map(|step| format!("/{step}.slice")).collect())
 }
 
-/// Whether systemd takes this for the name of a unit.
+/// Returns whether systemd accepts this as the name of a unit.
 fn is_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\".contains(&byte);
     name.len() <= NAME_MAX && name.bytes().all(valid)
