@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn huge_pages_are_called_as_the_kernel_calls_them() {
+    fn huge_page_sizes_have_the_names_of_the_kernel() {
         for (kilobytes, name) in [(64, "64KB"), (2048, "2MB"), (524_288, "512MB"), (1_048_576, "1GB")] {
             assert_eq!(huge_page_size(kilobytes).unwrap().as_str(), name);
         }
@@ -398,6 +398,6 @@ mod tests {
         assert_eq!(shown[0].dir, Path::new("/sys/fs/cgroup/cpu,cpuacct/pod/c1"));
         assert_eq!((shown[1].name.as_str(), shown[1].links.len()), ("memory", 0));
         assert_eq!(shown[2].name, "systemd");
-        assert_eq!(group.join_files().len(), 4, "but processes join it");
+        assert_eq!(group.join_files().len(), 4, "processes must join it");
     }
 }

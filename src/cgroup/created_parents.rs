@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_empty_and_still_the_same_is_removed() {
+    fn only_empty_directories_that_crisp_created_are_removed() {
         let top = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let path = top.path().join(name);

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moves_are_free_only_where_no_fork_pays_for_them() {
+    fn fast_moves_are_enabled_only_on_kernels_without_a_cost_for_fork() {
         for (release, free) in
             [("6.18.44-fc", true), ("6.17.9", false), ("6.1.0-38-amd64", false), ("7.0", true), ("", false)]
         {

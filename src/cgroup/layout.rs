@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_alone_is_v2_even_beside_a_stray_side_controller() {
+    fn a_v2_host_with_a_v1_mount_of_a_minor_controller_is_v2() {
         let v2 =
             b"35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot\n";
         assert_eq!(Layout::parse(v2, KNOWN), Some(Layout::V2 { root: "/sys/fs/cgroup".into() }));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_mount_of_a_tree_inside_a_container_is_not_taken() {
+    fn a_second_mount_of_a_tree_inside_a_container_is_ignored() {
         let text = b"90 1 0:29 /kubepods/pod1/c1 /run/c1/sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n\
             91 1 0:29 / /mnt/cpu rw - cgroup cgroup rw,cpu\n\
             32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cgroup_is_found_by_the_id_in_its_name_in_whichever_tree() {
+    fn a_cgroup_is_found_by_the_id_in_its_name_in_any_tree() {
         let dir = tempfile::tempdir().unwrap();
         let id = "ab".repeat(32);
         let below = |tree: &str, path: &str| fs::create_dir_all(dir.path().join(tree).join(path)).unwrap();

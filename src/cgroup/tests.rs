@@ -14,7 +14,7 @@ use model::{CgroupPath, ErrorClass as _};
 
 use crate::{Access, Cgroup, CgroupError, DeviceKind, DeviceRule, Layout, Version, allow_all, default_rules};
 
-/// Emulated machines are slow: nothing should wait for this long elsewhere.
+/// Long enough for emulated machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cgroup of the test at the top of each hierarchy, removed at the end of the test also if it fails.
@@ -59,12 +59,12 @@ impl Drop for Throwaway {
         if let Err(e) = gone
             && !thread::panicking()
         {
-            panic!("{} stays behind: {e:?}", self.group.path());
+            panic!("cannot remove {}: {e:?}", self.group.path());
         }
     }
 }
 
-/// A child that does not outlive its test.
+/// A child process that is killed at the end of its test.
 pub(crate) struct Started(pub(crate) Child);
 
 impl Started {
@@ -76,7 +76,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         drop(self.0.kill());
-        // No waiting: one that is frozen cannot die before the cgroup is thawed at its own end.
+        // Without waiting: a frozen process exits once its cgroup is thawed.
         drop(self.0.try_wait());
     }
 }
@@ -84,7 +84,7 @@ impl Drop for Started {
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "never came: {what}");
+        assert!(start.elapsed() < PATIENCE, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -95,20 +95,20 @@ fn dirs(group: &Cgroup) -> Vec<PathBuf> {
 
 #[test]
 #[ignore = "needs root"]
-fn a_cgroup_is_made_in_every_tree_with_its_parents_and_undone_alone() {
+fn a_cgroup_is_created_in_every_tree_with_its_parents_and_undone_alone() {
     let top = Throwaway::new();
     let leaf = top.child("pod").child("c1").unwrap();
     assert!(!leaf.exists());
     let made = leaf.create().unwrap();
     assert!(dirs(&leaf).iter().all(|dir| dir.is_dir()));
-    assert!(leaf.create().unwrap().is_empty(), "the second time there is nothing to make");
+    assert!(leaf.create().unwrap().is_empty(), "everything exists already");
     made.undo().unwrap();
     assert!(!leaf.exists() && !top.child("pod").exists() && top.group.exists());
 }
 
 #[test]
 #[ignore = "needs root"]
-fn every_new_level_takes_processes_and_limits() {
+fn every_new_level_accepts_processes_and_limits() {
     let top = Throwaway::new();
     let leaf = top.child("pod").child("c1").unwrap();
     assert!(!leaf.create().unwrap().is_empty());
@@ -116,7 +116,7 @@ fn every_new_level_takes_processes_and_limits() {
     let settings = leaf.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap();
     assert_eq!(leaf.observe(&settings).unwrap().observed.memory, Some(Bytes(64 << 20)));
     let status = shell_in(&leaf, "exit 7").status().unwrap();
-    assert_eq!(status.code(), Some(7), "99 means that it could not join");
+    assert_eq!(status.code(), Some(7), "99: the shell could not join the cgroup");
 }
 
 #[test]
@@ -128,8 +128,8 @@ fn processes_are_found_also_in_nested_cgroups() {
     assert!(!nested.create().unwrap().is_empty());
     let child = Started::by(&mut shell_in(&nested, "exec sleep 1000"));
     wait_until("the process in the nested cgroup", || !top.group.is_empty().unwrap());
-    wait_until("its number", || top.group.procs().unwrap().iter().any(|pid| pid.get() == child.0.id()));
-    // On v2 no process may live beside children that have controllers: nested ones are killed from above.
+    wait_until("its pid", || top.group.procs().unwrap().iter().any(|pid| pid.get() == child.0.id()));
+    // On v2 a cgroup with controllers for its children has no processes: nested ones are killed through the parent.
     top.group.kill_all(PATIENCE).unwrap();
     assert!(top.group.is_empty().unwrap() && nested.procs().unwrap().is_empty());
 }
@@ -143,7 +143,7 @@ fn the_join_files_lead_to_the_same_directories_as_the_layout() {
 
 #[test]
 #[ignore = "needs root"]
-fn killing_catches_those_that_never_stop_forking() {
+fn processes_that_keep_forking_are_killed() {
     let top = Throwaway::new();
     let script = "for i in 1 2 3 4 5 6 7 8; do while :; do /bin/true; done & done; wait";
     let _child = Started::by(&mut top.shell(script));
@@ -156,7 +156,7 @@ fn killing_catches_those_that_never_stop_forking() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_frozen_stand_still_until_thawed_and_can_be_killed() {
+fn frozen_processes_do_not_run_until_thawed_and_can_be_killed() {
     let top = Throwaway::new();
     let counter = std::env::temp_dir().join(format!("crisp-test-counter-{}", std::process::id()));
     let script = format!("while :; do echo x >> {}; done", counter.display());
@@ -178,7 +178,7 @@ fn the_frozen_stand_still_until_thawed_and_can_be_killed() {
 
 #[test]
 #[ignore = "needs root"]
-fn removing_takes_what_the_container_made_below() {
+fn removing_a_cgroup_removes_those_that_the_container_created_in_it() {
     let top = Throwaway::new();
     for dir in dirs(&top.group) {
         fs::create_dir_all(dir.join("a/b/c")).unwrap();
@@ -192,7 +192,7 @@ fn removing_takes_what_the_container_made_below() {
 
 #[test]
 #[ignore = "needs root"]
-fn removing_lets_those_die_that_were_killed_while_frozen() {
+fn removing_a_frozen_cgroup_thaws_its_killed_processes() {
     let top = Throwaway::new();
     let mut child = Started::by(&mut top.shell("exec sleep 1000"));
     wait_until("the process", || !top.group.is_empty().unwrap());
@@ -204,7 +204,7 @@ fn removing_lets_those_die_that_were_killed_while_frozen() {
 
 #[test]
 #[ignore = "needs root"]
-fn killing_leaves_also_an_empty_cgroup_thawed() {
+fn killing_thaws_an_empty_cgroup_too() {
     let top = Throwaway::new();
     top.group.freeze(PATIENCE).unwrap();
     top.group.kill_all(PATIENCE).unwrap();
@@ -222,7 +222,7 @@ fn a_cgroup_with_a_live_process_is_not_removed() {
     let busy = top.group.remove().unwrap_err();
     assert!(matches!(busy, CgroupError::Remove { .. }), "{busy:?}");
     assert_eq!(busy.kind(), model::ErrorKind::Busy);
-    assert!(child.0.try_wait().unwrap().is_none(), "and the process lives");
+    assert!(child.0.try_wait().unwrap().is_none(), "the process must still run");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn an_oom_kill_is_counted_in_the_metrics() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_change_to_a_cgroup_that_is_gone_is_not_found() {
+fn a_change_of_a_missing_cgroup_is_not_found() {
     let never = Throwaway::not_yet();
     let memory = Some(MemoryLimit::Bytes(Bytes(16 << 20)));
     let failed = never.group.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap_err();
@@ -268,7 +268,7 @@ impl Nodes {
             "r=0; rm -f {node}; mknod {node} {kind} {major} {minor} || exit 1; (exec 3<{node}) 2>/dev/null && r=2; exit $((r + 4))"
         );
         let code = shell_in(group, &script).stderr(Stdio::null()).status().unwrap().code().unwrap();
-        assert_ne!(code, 99, "could not join");
+        assert_ne!(code, 99, "the shell could not join the cgroup");
         (code & 4 != 0, code & 2 != 0)
     }
 }
@@ -281,7 +281,7 @@ impl Drop for Nodes {
 
 #[test]
 #[ignore = "needs root"]
-fn devices_outside_the_policy_may_be_made_but_not_opened() {
+fn devices_outside_the_policy_can_be_created_but_not_opened() {
     let top = Throwaway::new();
     let nodes = Nodes::new();
     assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true), "no policy yet");
@@ -294,13 +294,13 @@ fn devices_outside_the_policy_may_be_made_but_not_opened() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_policy_takes_the_place_of_the_one_before() {
+fn a_policy_replaces_the_earlier_one() {
     let top = Throwaway::new();
     let nodes = Nodes::new();
     let tighter = |rule: &DeviceRule| rule.minor != Some(7) && rule.minor.is_some();
     let mut rules: Vec<DeviceRule> = default_rules().into_iter().filter(tighter).collect();
     top.group.set_devices(&rules).unwrap();
-    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (false, false), "neither made nor opened");
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (false, false), "neither created nor opened");
     rules.push(DeviceRule::allow(DeviceKind::Char, Some(1), Some(7), Access::ALL));
     top.group.set_devices(&rules).unwrap();
     assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true));
@@ -337,12 +337,12 @@ fn on_v1_a_process_is_in_every_tree_and_sees_one_directory_each() {
 
 #[test]
 #[ignore = "needs root"]
-fn leaving_a_pod_that_others_own_removes_only_the_tree_they_do_not_know() {
+fn releasing_a_foreign_pod_removes_only_its_directory_in_the_v2_tree() {
     let pod = Throwaway::new();
     let container = pod.child("c1");
     assert!(!container.create().unwrap().is_empty());
     pod.group.release_foreign().unwrap();
-    assert!(container.exists() && dirs(&pod.group).iter().all(|dir| dir.is_dir()), "in use: nothing happens");
+    assert!(container.exists() && dirs(&pod.group).iter().all(|dir| dir.is_dir()), "a cgroup in use must stay");
     container.remove().unwrap();
     pod.group.release_foreign().unwrap();
     let there = dirs(&pod.group).iter().filter(|dir| dir.is_dir()).count();
@@ -372,10 +372,10 @@ fn lowering_memory_below_unreclaimable_usage_fails_and_kills_no_process() {
     assert_eq!(before.drift, []);
     assert_eq!(top.group.oom_kills(), Some(0));
     drop(child.0.stdin.take());
-    assert_eq!(child.0.wait().unwrap().code(), Some(3), "it lived on");
+    assert_eq!(child.0.wait().unwrap().code(), Some(3), "the process must still run");
 }
 
-/// Large files that were built with this program, which are not in the page cache.
+/// Returns large files of the build, after removing them from the page cache.
 fn cold_files(bytes: u64) -> Vec<PathBuf> {
     let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let files = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path());
@@ -387,9 +387,9 @@ fn cold_files(bytes: u64) -> Vec<PathBuf> {
     let mut all = 0;
     let mut cold = Vec::new();
     while all < bytes {
-        let (size, path) = files.pop().expect("libraries enough");
+        let (size, path) = files.pop().expect("enough libraries");
         let file = fs::File::open(&path).unwrap();
-        // Only what is on the disk can go.
+        // Dirty pages stay in the cache.
         file.sync_data().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         all += size;
@@ -400,7 +400,7 @@ fn cold_files(bytes: u64) -> Vec<PathBuf> {
 
 #[test]
 #[ignore = "needs root"]
-fn page_cache_gives_way_to_a_lower_limit() {
+fn page_cache_is_reclaimed_for_a_lower_limit() {
     let top = Throwaway::new();
     let limit = |mib: u64| {
         let limit = Some(MemoryLimit::Bytes(Bytes(mib << 20)));
@@ -415,7 +415,7 @@ fn page_cache_gives_way_to_a_lower_limit() {
         Version::V2 => "memory.current",
     };
     let usage = fs::read_to_string(top.group.dir_of("memory").unwrap().join(usage)).unwrap();
-    assert!(usage.trim().parse::<u64>().unwrap() > 32 << 20, "{usage} bytes were read into memory");
+    assert!(usage.trim().parse::<u64>().unwrap() > 32 << 20, "only {usage} bytes of page cache");
     let settings = top.group.apply(&limit(16)).unwrap();
     let now = top.group.observe(&settings).unwrap();
     assert_eq!((now.observed.memory, now.drift.len()), (Some(Bytes(16 << 20)), 0));
@@ -425,7 +425,7 @@ fn page_cache_gives_way_to_a_lower_limit() {
 #[test]
 #[ignore = "needs root"]
 fn a_process_does_not_freeze_or_kill_its_own_cgroup() {
-    // In a process of its own: the one of the tests must not move.
+    // In a separate process: that of the tests must stay in its cgroup.
     let name = "CRISP_TEST_JOIN_AND_KILL";
     if std::env::var_os(name).is_some() {
         let path = CgroupPath::new(&std::env::var(name).unwrap()).unwrap();

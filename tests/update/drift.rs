@@ -55,7 +55,7 @@ fn requested_shares_are_reported_only_while_the_kernel_has_them() {
 }
 
 #[test]
-fn the_same_again_is_not_even_written() {
+fn equal_values_are_not_written() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

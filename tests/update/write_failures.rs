@@ -9,7 +9,7 @@ use super::*;
 use crate::support::env::TestEnv;
 
 #[test]
-fn whichever_write_fails_everything_is_as_it_was() {
+fn after_any_failed_write_all_values_are_as_before() {
     let mut failed = 0;
     loop {
         let point = format!("resize.write.{failed}");

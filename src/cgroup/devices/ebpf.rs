@@ -194,7 +194,7 @@ mod tests {
     const RW: Access = Access::READ.with(Access::WRITE);
 
     #[test]
-    fn the_defaults_let_the_harmless_nodes_through_and_no_other() {
+    fn default_rules_allow_only_the_standard_devices() {
         let program = program(&default_rules());
         for (major, minor) in [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2), (136, 0), (136, 77)] {
             assert!(run(&program, CHAR, RW, major, minor), "c {major}:{minor}");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn any_node_may_be_made_but_not_opened() {
+    fn any_node_can_be_created_but_not_opened() {
         let program = program(&default_rules());
         assert!(run(&program, BLOCK, Access::MKNOD, 8, 0));
         assert!(run(&program, CHAR, Access::MKNOD, 1, 1));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_for_reading_does_not_give_writing() {
+    fn a_rule_for_reading_does_not_allow_writing() {
         let program = program(&[DeviceRule::allow(DeviceKind::Block, Some(8), None, Access::READ)]);
         assert!(run(&program, BLOCK, Access::READ, 8, 5));
         assert!(!run(&program, BLOCK, RW, 8, 5));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_to_everything_takes_any_overlapping_access() {
+    fn a_denial_applies_to_any_overlapping_access() {
         let mut rules = allow_all();
         rules.push(DeviceRule {
             verdict: Verdict::Deny,

@@ -278,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_written_as_the_kernel_reads_them() {
+    fn rules_have_the_form_of_v1_files() {
         assert_eq!(default_rules()[0].to_string(), "c *:* m");
         assert_eq!(default_rules()[2].to_string(), "c 1:3 rwm");
         assert_eq!(default_rules().last().unwrap().to_string(), "c 136:* rwm");
     }
 
     #[test]
-    fn access_is_made_of_letters() {
+    fn access_is_parsed_from_letters() {
         assert_eq!(Access::parse("mrw"), Some(Access::ALL));
         assert_eq!(Access::parse("r"), Some(Access::READ));
         assert_eq!(Access::parse(""), None);
@@ -294,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_the_same_node_are_one() {
+    fn rules_for_the_same_node_are_merged() {
         let (allow, char) = (Verdict::Allow, DeviceKind::Char);
         let policy = Policy::new(&[rule(allow, char, 1, 3, "r"), rule(allow, char, 1, 3, "w")]).unwrap();
         assert_eq!(policy.exceptions, [rule(allow, char, 1, 3, "rw")]);
     }
 
     #[test]
-    fn a_rule_about_everything_starts_over() {
+    fn a_rule_for_all_devices_replaces_the_earlier_ones() {
         let mut rules = default_rules();
         rules.extend(allow_all());
         let policy = Policy::new(&rules).unwrap();
@@ -309,14 +309,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_about_both_kinds_of_some_numbers_becomes_two() {
+    fn a_rule_for_both_kinds_becomes_two_rules() {
         let policy = Policy::new(&[rule(Verdict::Allow, DeviceKind::All, 7, 0, "rwm")]).unwrap();
         let kinds: Vec<DeviceKind> = policy.exceptions.iter().map(|e| e.kind).collect();
         assert_eq!(kinds, [DeviceKind::Char, DeviceKind::Block]);
     }
 
     #[test]
-    fn taking_back_the_same_node_works_and_part_of_a_wider_rule_is_refused() {
+    fn a_rule_can_be_revoked_for_the_same_node_and_not_for_a_part() {
         let (allow, deny, char) = (Verdict::Allow, Verdict::Deny, DeviceKind::Char);
         let policy = Policy::new(&[rule(allow, char, 1, 3, "rwm"), rule(deny, char, 1, 3, "m")]).unwrap();
         assert_eq!(policy.exceptions, [rule(allow, char, 1, 3, "rw")]);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_values_are_the_same_only_as_texts() {
+    fn damaged_values_are_compared_as_text() {
         assert!(same(&Knob::MEMORY_MAX, "lots", "lots"));
         assert!(!same(&Knob::MEMORY_MAX, "lots", "many"));
         assert!(!same(&Knob::CPU_WEIGHT, "heavy", "100"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knob_knows_its_controller() {
+    fn a_knob_has_the_controller_of_its_file() {
         assert_eq!(Knob::MEMSW_LIMIT.controller(), "memory");
         assert_eq!(Knob::hugetlb_limit(&HugePageSize::new("1GB").unwrap()).file(), "hugetlb.1GB.limit_in_bytes");
     }

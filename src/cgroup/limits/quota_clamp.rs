@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_is_as_much_of_a_cpu_in_another_period() {
+    fn a_quota_is_converted_to_another_period() {
         assert_eq!(scaled((8200, 100_000), 100_000), 8200);
         assert_eq!(scaled((8200, 100_000), 50_000), 4100);
         assert_eq!(scaled((1001, 3000), 1000), 333, "never more");

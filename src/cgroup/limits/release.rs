@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn a_cgroup_that_is_released_does_not_bind_the_one_above_and_keeps_its_limit_of_memory() {
+    fn a_released_cgroup_does_not_restrict_its_parent_and_keeps_its_memory_limit() {
         let pod = Throwaway::new();
         let version = pod.group.layout().version();
         let all = pod.group.read(&Knob::CPUSET_CPUS).unwrap_or_default();

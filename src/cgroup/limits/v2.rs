@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_become_weights_along_the_curve() {
+    fn shares_are_converted_to_weights() {
         // 1024 shares and a weight of 100 are the defaults.
         for (shares, expected) in
             [(2, 1), (3, 2), (102, 17), (256, 35), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)]
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn more_shares_never_weigh_less() {
+    fn more_shares_never_give_a_lower_weight() {
         let weights: Vec<u16> = (2..=262_144).step_by(17).map(|s| weight(CpuShares::new(s).unwrap())).collect();
         assert!(weights.is_sorted());
     }

@@ -6,7 +6,7 @@ use super::tests::*;
 use super::*;
 
 #[test]
-fn v1_counts_beyond_the_usage() {
+fn v1_counters_for_metrics_are_read() {
     let host = Host::v1(&[
         ("cpuacct.usage", "123456789\n"),
         ("cpuacct.usage_user", "100000000\n"),
@@ -66,7 +66,7 @@ fn v1_counts_beyond_the_usage() {
 }
 
 #[test]
-fn v2_counts_beyond_the_usage() {
+fn v2_counters_for_metrics_are_read() {
     let host = Host::v2(&[
         ("cpu.stat", &CPU_STAT.replace("throttled_usec 0", "throttled_usec 9")),
         ("memory.current", "21794816\n"),
@@ -123,7 +123,7 @@ fn counters_without_a_file_are_absent() {
 }
 
 #[test]
-fn members_are_those_of_all_levels() {
+fn processes_of_all_levels_are_members() {
     for host in [Host::v1(&[]), Host::v2(&[])] {
         let dir = host.dir("memory.stat");
         fs::create_dir_all(dir.join("below/further")).unwrap();
@@ -131,7 +131,7 @@ fn members_are_those_of_all_levels() {
             fs::write(dir.join(at).join("cgroup.procs"), text).unwrap();
         }
         let members: Vec<u32> = host.group.members().unwrap().into_iter().map(std::num::NonZeroU32::get).collect();
-        assert_eq!(members, [7, 8, 9], "0 is one that cannot be seen from here");
+        assert_eq!(members, [7, 8, 9], "0 is a process of another PID namespace");
         fs::remove_dir_all(dir).unwrap();
         assert!(host.group.members().unwrap().is_empty());
     }

@@ -91,7 +91,7 @@ impl Host {
 }
 
 #[test]
-fn v1_files_are_read_with_all_that_is_below() {
+fn v1_files_are_read_with_descendants() {
     let host = Host::v1(&[
         ("cpuacct.usage", "123456789\n"),
         ("memory.usage_in_bytes", "3145728\n"),
@@ -175,7 +175,7 @@ fn available_memory_is_absent_without_a_limit() {
 }
 
 #[test]
-fn no_number_falls_below_zero() {
+fn no_value_is_negative() {
     // Read one after the other while they change, files can contradict each other; a lowered limit
     // can be below the usage.
     let v1 = Host::v1(&[
@@ -213,7 +213,7 @@ fn values_without_a_file_are_absent_and_others_reported() {
 }
 
 #[test]
-fn a_cgroup_that_is_gone_has_no_usage() {
+fn a_removed_cgroup_has_no_usage() {
     for host in [Host::v1(&[]), Host::v2(&[])] {
         fs::remove_dir_all(host.trees.path()).unwrap();
         assert_eq!(host.group.usage(&mut ReadBuffer::default()).unwrap(), None);
@@ -222,7 +222,7 @@ fn a_cgroup_that_is_gone_has_no_usage() {
 }
 
 #[test]
-fn a_file_that_is_there_and_cannot_be_read_is_an_error_that_names_it() {
+fn an_unreadable_file_is_an_error_that_names_it() {
     let host = Host::v2(&[("cpu.stat", CPU_STAT)]);
     fs::create_dir(host.dir("memory.current").join("memory.current")).unwrap();
     let error = host.group.usage(&mut ReadBuffer::default()).unwrap_err();
@@ -231,7 +231,7 @@ fn a_file_that_is_there_and_cannot_be_read_is_an_error_that_names_it() {
 }
 
 #[test]
-fn garbage_is_absent_and_never_a_wrong_number() {
+fn a_damaged_value_is_absent_and_never_a_wrong_number() {
     for text in ["", "\n", "-1\n", "1.5\n", "0x10\n", "18446744073709551616\n", "many\n", "\u{fffd}\n"] {
         let host = Host::v1(&[("cpuacct.usage", text), ("memory.usage_in_bytes", text), ("pids.current", text)]);
         let usage = host.usage();

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::*;
 
 #[test]
-fn whichever_write_fails_everything_is_as_it_was() {
+fn after_any_failed_write_all_values_are_as_before() {
     for env in [FakeCgroup::v1, FakeCgroup::v2] {
         let count = {
             let fs = env();
@@ -20,13 +20,13 @@ fn whichever_write_fails_everything_is_as_it_was() {
             fs.fail_after(failing, Errno::IO);
             let failed = apply(&fs, &everything()).unwrap_err();
             assert!(matches!(&failed, ApplyError::Write { left, .. } if left.is_empty()), "{failed:?}");
-            assert_eq!(fs.files(), before, "after the failure of write {failing}");
+            assert_eq!(fs.files(), before, "after write {failing} failed");
         }
     }
 }
 
 #[test]
-fn the_same_again_is_not_even_written() {
+fn equal_values_are_not_written() {
     for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
         apply(&fs, &everything()).unwrap();
         let writes = fs.log().len();
@@ -71,19 +71,22 @@ fn page_cache_is_reclaimed_and_memory_high_is_reset() {
 
 #[test]
 fn a_shrink_that_fails_late_resets_memory_high() {
-    // With swap allowed, only an attempt shows it.
+    // With swap allowed, only an attempt shows whether the usage can fit.
     let fs = FakeCgroup::v2().using(48 * MIB);
     let some_swap = |mib| LimitsPatch { memory: memory(mib), memory_swap: memory(96), ..LimitsPatch::default() };
     apply(&fs, &some_swap(64)).unwrap();
     let before = fs.files();
     let refused = apply(&fs, &some_swap(32)).unwrap_err();
     assert!(matches!(refused, ApplyError::BelowUsage { .. }), "{refused:?}");
-    assert!(fs.log().iter().any(|(knob, value)| *knob == Knob::MEMORY_HIGH && value == "33554432"), "it was tried");
+    assert!(
+        fs.log().iter().any(|(knob, value)| *knob == Knob::MEMORY_HIGH && value == "33554432"),
+        "memory.high was lowered"
+    );
     assert_eq!((fs.files(), fs.oom_kills()), (before, 0));
 }
 
 #[test]
-fn a_unified_memory_limit_kills_no_process_either() {
+fn a_unified_memory_limit_kills_no_process() {
     let fs = FakeCgroup::v2().using(48 * MIB);
     apply(&fs, &both(64)).unwrap();
     for (limit, kind) in [
@@ -99,13 +102,13 @@ fn a_unified_memory_limit_kills_no_process_either() {
 }
 
 #[test]
-fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
+fn a_raised_limit_in_use_is_not_rolled_back_by_an_oom_kill() {
     for env in [FakeCgroup::v1, FakeCgroup::v2] {
         let fs = env();
         apply(&fs, &both(32)).unwrap();
         let change = crate::limits::apply::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
         assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");
-        // Cut off before the CPU's part, and used at once.
+        // Interrupted before the CPU writes; the raised memory is used at once.
         let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
         raise.for_each(|write| fs.write(&write.knob, write.want.text()).unwrap());
         let fs = fs.using(48 * MIB);
@@ -115,7 +118,7 @@ fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
 }
 
 #[test]
-fn a_vanished_cgroup_is_not_found() {
+fn a_removed_cgroup_is_not_found() {
     for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
         fs.vanish();
         assert_eq!(apply(&fs, &everything()).unwrap_err().kind(), model::ErrorKind::NotFound);
@@ -131,7 +134,7 @@ fn a_missing_controller_is_named() {
 }
 
 #[test]
-fn without_swap_accounting_no_swap_is_what_v2_has_anyway() {
+fn without_swap_accounting_v2_accepts_a_request_for_no_swap() {
     let fs = FakeCgroup::v2().without("memory.swap.max");
     apply(&fs, &both(64)).unwrap();
     let some = LimitsPatch { memory: memory(64), memory_swap: memory(96), ..LimitsPatch::default() };
@@ -171,11 +174,11 @@ fn bandwidth_patch((micros, period): (i64, i64)) -> LimitsPatch {
 }
 
 proptest! {
-    // A file of past failures would land beside the crates and be taken for one of them.
+    // proptest would write its file of failures beside the crates, where check-tree takes it for a crate.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_size_follows_any_other(sizes in prop::collection::vec(size(), 1..6)) {
+    fn any_size_can_follow_any_other(sizes in prop::collection::vec(size(), 1..6)) {
         for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
             for size in &sizes {
                 let now = apply(&fs, size).unwrap();
@@ -186,8 +189,8 @@ proptest! {
     }
 
     #[test]
-    fn no_step_between_needs_more_cpu_than_both_ends(from in bandwidth(), to in bandwidth()) {
-        // A parent that has just room for the larger end.
+    fn no_intermediate_step_exceeds_the_larger_cpu_limit(from in bandwidth(), to in bandwidth()) {
+        // A parent whose quota is exactly the larger of both ends.
         let larger = if from.0 * to.1 > to.0 * from.1 { from } else { to };
         let parent = (u64::try_from(larger.0).unwrap(), u64::try_from(larger.1).unwrap());
         let fs = FakeCgroup::v1().under(parent.0, parent.1);
@@ -196,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn no_step_between_allows_more_memory_than_both_ends(from in size(), to in size()) {
+    fn no_intermediate_step_exceeds_the_larger_memory_limit(from in size(), to in size()) {
         for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
             apply(&fs, &from).unwrap();
             let change = crate::limits::apply::prepare(&fs, &to).unwrap();
@@ -233,7 +236,7 @@ proptest! {
     }
 
     #[test]
-    fn applying_and_undoing_is_as_if_nothing_had_been(
+    fn applying_and_undoing_restores_all_values(
         from in size(), to in size(), cpu in bandwidth(), other in bandwidth(), used in 0..8_u64,
     ) {
         for fs in [FakeCgroup::v1().caching(used * MIB), FakeCgroup::v2().caching(used * MIB)] {

@@ -1,4 +1,4 @@
-//! Reads with cgroups-rs what the engine wrote, so that the engine's reader is not its only judge.
+//! Reads with cgroups-rs what the engine wrote, so that a wrong value is found even if the engine reads it back.
 
 use cgroups_rs::cpu::CpuController;
 use cgroups_rs::cpuset::CpuSetController;

@@ -1,4 +1,4 @@
-//! Processes and files that use memory in a cgroup of the kernel.
+//! Fills a cgroup of the kernel with anonymous memory or page cache.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -8,7 +8,7 @@ use std::process::Stdio;
 use crate::Cgroup;
 use crate::tests::{Started, shell_in};
 
-/// Starts a shell that keeps so many MiB of anonymous memory, and waits until it has them.
+/// Starts a shell that holds `mib` MiB of anonymous memory, and waits until it has them.
 pub(crate) fn hold(group: &Cgroup, mib: u64) -> Started {
     let script = format!("x=$(head -c {} /dev/zero | tr '\\0' a); echo holding; sleep 100000; echo $x", mib << 20);
     let mut started = Started::by(shell_in(group, &script).stdout(Stdio::piped()));
@@ -18,9 +18,9 @@ pub(crate) fn hold(group: &Cgroup, mib: u64) -> Started {
     started
 }
 
-/// Reads at least so many MiB of files in `group`, which is then charged for their pages.
+/// Reads at least `mib` MiB of files in `group`, which is then charged for their pages.
 pub(crate) fn read_files_into(group: &Cgroup, mib: u64) {
-    // Libraries that the build made: a new file could be on a tmpfs, whose pages cannot be reclaimed.
+    // Libraries of the build: a new file could be on a tmpfs, whose pages cannot be reclaimed.
     let built = fs::read_dir(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     let mut files: Vec<(u64, PathBuf)> = built
         .map(|entry| entry.unwrap())
@@ -40,5 +40,5 @@ pub(crate) fn read_files_into(group: &Cgroup, mib: u64) {
             return;
         }
     }
-    panic!("the files of the build have {left} bytes less than {mib} MiB");
+    panic!("files of the build: {left} bytes less than {mib} MiB");
 }

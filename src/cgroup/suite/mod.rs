@@ -1,4 +1,4 @@
-//! The guarantees of the engine, tested on the fake and on the real kernel.
+//! Tests of the engine that run with the fake cgroup and with the kernel.
 
 mod effective;
 mod faults;
@@ -22,8 +22,8 @@ use crate::tests::Throwaway;
 
 const MIB: u64 = 1 << 20;
 
-/// Makes a test of each function for each ground it has to hold on.
-macro_rules! on_every_ground {
+/// Defines each function as three tests: with the fake v1 and v2 cgroups, and with the kernel.
+macro_rules! on_fake_and_kernel {
     ($($name:ident)*) => {
         mod fake_v1 { $(#[test] fn $name() { super::$name(&super::FakeCgroup::v1()); })* }
         mod fake_v2 { $(#[test] fn $name() { super::$name(&super::FakeCgroup::v2()); })* }
@@ -37,22 +37,22 @@ macro_rules! on_every_ground {
     };
 }
 
-on_every_ground! {
-    limits_are_in_force_once_applied
+on_fake_and_kernel! {
+    applied_limits_are_active
     memory_and_swap_rise_and_fall_together
-    memory_alone_may_move_below_the_swap_limit
-    a_limit_that_is_not_whole_pages_is_taken
-    a_patch_leaves_alone_what_it_does_not_name
+    memory_alone_can_change_below_the_swap_limit
+    a_limit_that_is_not_whole_pages_is_accepted
+    a_patch_changes_only_the_limits_that_it_names
     a_quota_can_be_lifted
     quota_and_period_change_together_in_any_direction
-    applying_the_same_again_changes_nothing
-    less_for_memory_and_swap_than_for_memory_is_refused
+    applying_equal_values_changes_nothing
+    a_swap_limit_below_the_memory_limit_is_refused
     a_zero_limit_of_missing_huge_pages_is_accepted
-    raw_v2_settings_are_taken_on_v2_and_refused_on_v1
-    a_refused_write_takes_the_earlier_ones_back
+    raw_v2_settings_are_accepted_on_v2_and_refused_on_v1
+    a_refused_write_undoes_the_earlier_ones
     a_value_that_another_process_wrote_is_drift
     a_rolled_back_change_restores_all_values
-    a_change_cut_off_anywhere_is_finished_or_undone
+    a_change_interrupted_at_any_step_is_finished_or_undone
 }
 
 fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<ObservedLimits, ApplyError> {
@@ -89,7 +89,7 @@ fn everything() -> LimitsPatch {
     }
 }
 
-fn limits_are_in_force_once_applied(fs: &impl CgroupFs) {
+fn applied_limits_are_active(fs: &impl CgroupFs) {
     let now = apply(fs, &everything()).unwrap();
     assert_eq!(now.cpu_quota, Some(Micros(50_000)));
     assert_eq!(now.cpu_period, Some(Micros(100_000)));
@@ -115,11 +115,11 @@ fn memory_and_swap_rise_and_fall_together(fs: &impl CgroupFs) {
     assert_eq!((now.memory, now.memory_swap), (None, None));
 }
 
-fn memory_alone_may_move_below_the_swap_limit(fs: &impl CgroupFs) {
+fn memory_alone_can_change_below_the_swap_limit(fs: &impl CgroupFs) {
     apply(fs, &both(64)).unwrap();
     let now = apply(fs, &LimitsPatch { memory: memory(32), ..LimitsPatch::default() }).unwrap();
     assert_eq!(now.memory, Some(Bytes(32 * MIB)));
-    // v1 limits the sum, v2 swap alone: each keeps what it holds.
+    // v1 limits the sum, v2 swap alone: each file keeps its value.
     let sum = match fs.version() {
         Version::V1 => 64,
         Version::V2 => 32,
@@ -127,12 +127,12 @@ fn memory_alone_may_move_below_the_swap_limit(fs: &impl CgroupFs) {
     assert_eq!(now.memory_swap, Some(Bytes(sum * MIB)));
 }
 
-fn a_limit_that_is_not_whole_pages_is_taken(fs: &impl CgroupFs) {
+fn a_limit_that_is_not_whole_pages_is_accepted(fs: &impl CgroupFs) {
     let patch = LimitsPatch { memory: Some(MemoryLimit::Bytes(Bytes(64 * MIB + 1))), ..LimitsPatch::default() };
     assert_eq!(apply(fs, &patch).unwrap().memory, Some(Bytes(64 * MIB)));
 }
 
-fn a_patch_leaves_alone_what_it_does_not_name(fs: &impl CgroupFs) {
+fn a_patch_changes_only_the_limits_that_it_names(fs: &impl CgroupFs) {
     let before = apply(fs, &everything()).unwrap();
     let mut cpus = LimitsPatch { cpuset_cpus: Some(CpuSet::new("0").unwrap()), ..LimitsPatch::default() };
     assert_eq!(apply(fs, &cpus).unwrap(), before);
@@ -165,12 +165,12 @@ fn quota_and_period_change_together_in_any_direction(fs: &impl CgroupFs) {
     }
 }
 
-fn applying_the_same_again_changes_nothing(fs: &impl CgroupFs) {
+fn applying_equal_values_changes_nothing(fs: &impl CgroupFs) {
     let once = apply(fs, &everything()).unwrap();
     assert_eq!(apply(fs, &everything()).unwrap(), once);
 }
 
-fn less_for_memory_and_swap_than_for_memory_is_refused(fs: &impl CgroupFs) {
+fn a_swap_limit_below_the_memory_limit_is_refused(fs: &impl CgroupFs) {
     let before = apply(fs, &both(64)).unwrap();
     for patch in [
         LimitsPatch { memory: memory(128), memory_swap: memory(96), ..LimitsPatch::default() },
@@ -196,7 +196,7 @@ fn a_zero_limit_of_missing_huge_pages_is_accepted(fs: &impl CgroupFs) {
     assert_eq!(observe(fs).unwrap().memory, Some(Bytes(64 * MIB)), "refused before the first write");
 }
 
-fn raw_v2_settings_are_taken_on_v2_and_refused_on_v1(fs: &impl CgroupFs) {
+fn raw_v2_settings_are_accepted_on_v2_and_refused_on_v1(fs: &impl CgroupFs) {
     let unified = |key: &str, value: &str| [(UnifiedKey::new(key).unwrap(), value.to_owned())].into();
     let high = LimitsPatch { unified: unified("memory.high", "33554432"), ..both(64) };
     let outcome = apply(fs, &high);
@@ -211,10 +211,10 @@ fn raw_v2_settings_are_taken_on_v2_and_refused_on_v1(fs: &impl CgroupFs) {
     let absent = apply(fs, &LimitsPatch { unified: unified("memory.nonsense", "1"), ..LimitsPatch::default() });
     assert!(matches!(absent, Err(ApplyError::Refused(PlanError::Missing { field: "unified", .. }))));
     let now = apply(fs, &LimitsPatch { unified: unified("memory.max", "max"), ..both(64) }).unwrap();
-    assert_eq!(now.memory, None, "the raw setting wins");
+    assert_eq!(now.memory, None, "the raw setting overrides the typed one");
 }
 
-fn a_refused_write_takes_the_earlier_ones_back(fs: &impl CgroupFs) {
+fn a_refused_write_undoes_the_earlier_ones(fs: &impl CgroupFs) {
     let before = apply(fs, &everything()).unwrap();
     let patch =
         LimitsPatch { cpu_quota: quota(80_000), cpuset_cpus: Some(CpuSet::new("0-1048575").unwrap()), ..both(128) };
@@ -235,14 +235,14 @@ fn a_value_that_another_process_wrote_is_drift(fs: &impl CgroupFs) {
     };
     fs.write(&knob, value).unwrap();
     let now = apply::observe(fs, &settings).unwrap();
-    assert_eq!(now.observed.cpu_quota, Some(Micros(70_000)), "the kernel's word counts");
+    assert_eq!(now.observed.cpu_quota, Some(Micros(70_000)), "status shows the kernel's value");
     let AppliedValue { written: wrote, read_back: reads } = settings[&knob].clone();
     assert_eq!(now.drift, [Drift { knob, wrote, read: reads, found: Some(value.to_owned()) }]);
     let again = apply::apply(fs, &everything()).unwrap();
     assert_eq!((apply::observe(fs, &again).unwrap().drift, again), (vec![], settings));
 }
 
-/// A change that touches every kind of file, from what `everything` leaves.
+/// A change of every kind of file, from the values of `everything`.
 fn larger() -> LimitsPatch {
     LimitsPatch {
         cpu_quota: quota(80_000),
@@ -263,7 +263,7 @@ fn a_rolled_back_change_restores_all_values(fs: &impl CgroupFs) {
     }
 }
 
-fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
+fn a_change_interrupted_at_any_step_is_finished_or_undone(fs: &impl CgroupFs) {
     for (from, to) in [(everything(), larger()), (larger(), everything())] {
         let before = apply(fs, &from).unwrap();
         let change = apply::prepare(fs, &to).unwrap();
@@ -274,7 +274,7 @@ fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
             let settled = apply::recover(fs, &change).unwrap();
             let now = observe(fs).unwrap();
             match settled {
-                RecoveryOutcome::Undone => assert_eq!(now, before, "cut off after {cut}"),
+                RecoveryOutcome::Undone => assert_eq!(now, before, "interrupted after {cut} writes"),
                 RecoveryOutcome::Finished(settings) => {
                     assert_eq!(cut, change.writes.len());
                     assert_eq!(apply::observe(fs, &settings).unwrap(), CurrentLimits { observed: now, drift: vec![] });

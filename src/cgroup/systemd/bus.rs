@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_know_us_or_hangs_up_is_an_error() {
+    fn a_refused_or_closed_connection_is_an_error() {
         let refused = Bus::greet(peer(b"REJECTED EXTERNAL\r\n", Vec::new())).unwrap_err();
         assert_eq!(
             refused.to_string(),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_known_by_its_last_name() {
+    fn an_error_is_recognised_by_the_last_part_of_its_name() {
         let name = "org.freedesktop.systemd1.NoSuchUnit".to_owned();
         let refused = BusError::Refused { member: "StopUnit".to_owned(), name, text: "Unit a not loaded.".to_owned() };
         assert!(refused.is("NoSuchUnit") && !refused.is("UnitExists"));

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_its_name_and_its_words() {
+    fn an_error_has_its_name_and_text() {
         let fields = vec![
             (ERROR_NAME, Variant::new("org.freedesktop.systemd1.NoSuchUnit")),
             (REPLY_SERIAL, Variant::new(3_u32)),

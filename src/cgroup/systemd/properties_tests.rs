@@ -67,7 +67,7 @@ fn shares_or_weight_alone_do_not_set_the_quota() {
 }
 
 #[test]
-fn on_v1_half_of_a_quota_is_completed_from_what_is_in_force() {
+fn on_v1_quota_or_period_alone_is_completed_from_the_active_value() {
     let now = values(&[("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "50000")]);
     let quota = of(Version::V1, NEW, &now, &values(&[("cpu.cfs_quota_us", "25000")])).unwrap();
     assert_eq!(quota[0].value, Value::Number(500_000));

@@ -89,7 +89,7 @@ mod tests {
     fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
         let begin = Instant::now();
         while !done() {
-            assert!(begin.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+            assert!(begin.elapsed() < Duration::from_secs(10), "timed out waiting for {what}");
             thread::sleep(Duration::from_millis(2));
         }
     }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_parent_is_the_slice_it_ends_in() {
+    fn the_kubelets_parent_is_its_last_slice() {
         assert_eq!(slice(&path(POD)).unwrap(), path(POD));
         assert_eq!(slice(&path("/kubepods-burstable-pod12_34.slice")).unwrap(), path(POD));
         assert_eq!(slice(&path("/a.slice")).unwrap(), path("/a.slice"));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_scope_lies_in_its_pods_slice() {
+    fn a_containers_scope_is_in_its_pods_slice() {
         let container = path(POD).join(&scope("0a1b")).unwrap();
         let unit = Unit::of(&container).unwrap();
         assert_eq!(
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objects_path_has_no_sign_that_it_must_not_have() {
+    fn an_object_path_has_only_permitted_characters() {
         let unit = Unit::Slice { name: "1a\\x2d_b.slice".into() };
         assert_eq!(unit.object(), "/org/freedesktop/systemd1/unit/_31a_5cx2d_5fb_2eslice");
     }

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_add_up() {
+    fn requests_are_counted_in_cumulative_buckets() {
         let mut latency = Latency { codes: BTreeMap::from([("OK", 9)]), ..Latency::default() };
         let times =
             [(2, Duration::from_micros(500)), (3, Duration::from_millis(1)), (4, Duration::from_millis(61_750))];

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callers_flag_decides_and_else_the_share() {
+    fn the_callers_flag_decides_otherwise_the_sampling_rate() {
         let count = |per_million, parent: Option<&str>| recorded(10, || request(per_million, parent)).0.len();
         assert_eq!(count(SAMPLE_ALL, Some(&format!("{PARENT}0"))), 0);
         assert_eq!(count(0, None), 0);

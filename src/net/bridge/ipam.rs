@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn network_gateway_and_broadcast_are_never_given_out() {
+    fn network_gateway_and_broadcast_are_never_allocated() {
         let mut pool = pool(&["10.1.0.0/29"]);
         assert_eq!(pool.gateways().collect::<Vec<_>>(), ["10.1.0.1/29".parse().unwrap()]);
         for last in 2..=6 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_position_that_is_kept_is_never_behind_and_seldom_changes() {
+    fn the_stored_position_is_never_behind_and_changes_rarely() {
         let mut large = pool(&["10.1.0.0/16"]);
         let mut kept = Vec::new();
         for number in 0..200 {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_live_keep_their_addresses_when_the_pool_moves() {
+    fn running_pods_keep_their_addresses_when_the_pool_changes() {
         let mut pool = pool(&["10.1.0.0/24"]);
         assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2"]));
         pool.move_to(vec!["10.0.255.254/15".parse::<IpNet>().unwrap().trunc()]);
@@ -332,7 +332,7 @@ mod tests {
         let next: Vec<_> = (0..3).map(|n| pool.reserve(&format!("b{n}")).unwrap()).collect();
         assert_eq!(next, [ips(&["10.1.0.3"]), ips(&["10.1.0.5"]), ips(&["10.1.0.6"])], "after the highest");
         pool.next = 0x1_0000;
-        assert_eq!(pool.reserve("c").unwrap(), ips(&["10.1.0.0"]), "an address like any other by now");
+        assert_eq!(pool.reserve("c").unwrap(), ips(&["10.1.0.0"]), "the earlier gateway can be allocated");
         assert_eq!(pool.reserve("d").unwrap(), ips(&["10.1.0.7"]), "but 10.1.0.1 is still the bridge's");
         let net = "10.1.0.0/24".parse().unwrap();
         let fits = |ip: &str| is_for_pods(&net, ip.parse().unwrap());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn large_networks_have_no_more_places_than_can_be_counted() {
+    fn the_number_of_addresses_of_a_large_network_is_bounded() {
         let mut pool = pool(&["fd00:1::/48"]);
         assert_eq!(pool.last, u32::MAX);
         assert_eq!(pool.reserve("a").unwrap(), ips(&["fd00:1::2"]));

@@ -151,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn the_default_and_two_families_are_fine() {
+    fn the_default_and_two_families_are_accepted() {
         assert_eq!(Settings::default().check(), Ok(()));
         let pools = ["fd00:c715::/64", "10.244.3.0/24"].map(|p| p.parse().unwrap()).to_vec();
         assert_eq!(with(|s| s.pools = pools), Ok(()));
     }
 
     #[test]
-    fn names_that_the_kernel_or_nft_would_not_take_are_refused() {
+    fn names_that_the_kernel_or_nft_rejects_are_refused() {
         for bad in ["", "crisp00", "a/b", "a b", "a:b", ".", "..", "brü"] {
             assert_eq!(with(|s| s.bridge = bad.into()), Err(SettingsError::Bridge(bad.into())));
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_hold_no_pods_are_refused() {
+    fn pools_without_pod_addresses_are_refused() {
         let net = |p: &str| p.parse::<IpNet>().unwrap();
         let refused = |pools: &[&str]| check_pools(&pools.iter().map(|p| net(p)).collect::<Vec<_>>()).unwrap_err();
         assert_eq!(refused(&[]), PoolsError::None);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn ever_new_networks_do_not_accumulate() {
+    fn the_number_of_counted_networks_is_bounded() {
         let operations = Operations::default();
         for number in 0..OPERATIONS_MAX * 2 {
             operations.note(Verb::Add, &format!("net{number}"), "bridge", Duration::ZERO, &Ok(()));

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_read_until_it_is_done_with_and_the_next_one_takes_its_place() {
+    fn a_journal_is_read_until_it_is_closed_and_the_next_one_replaces_it() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Journal::<String>::read(dir.path()), None);
         for asked in ["a long wish", "short", "a wish that is longer still"] {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_counted_when_it_is_new_and_forgotten_when_it_is_gone() {
+    fn drift_is_counted_once_until_it_ends() {
         let resizes = ResizeOutcomes::default();
         resizes.found("a", &[]);
         assert_eq!((resizes.drifted(), resizes.drifting()), (0, 0));

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_system_of_a_directory_has_room() {
+    fn the_file_system_of_a_directory_has_device_and_size() {
         let found = file_system(Path::new("/proc/self")).unwrap();
         assert_eq!((found.device.as_str(), found.bytes), ("proc", 0));
         assert!(file_system(Path::new("/nowhere")).is_none());

@@ -128,7 +128,7 @@ fn a_large_layer_delays_no_other() {
 }
 
 #[test]
-fn large_and_small_ones_take_turns_and_new_ones_come_first() {
+fn large_and_small_layers_alternate_and_new_ones_come_first() {
     let place = Path::new("/nowhere");
     let job = |name: &str| Job {
         pod: None,

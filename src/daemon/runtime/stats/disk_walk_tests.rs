@@ -83,7 +83,7 @@ fn a_file_of_many_names_counts_once() {
 }
 
 #[test]
-fn a_walk_can_be_stopped_at_any_point_and_taken_up_again() {
+fn a_walk_can_be_stopped_at_any_point_and_resumed() {
     let place = place();
     let upper = place.path().join("upper");
     for n in 0..20 {

@@ -125,7 +125,7 @@ Inter-|   Receive                                                |  Transmit
     }
 
     #[test]
-    fn the_default_interface_stands_apart_from_the_others() {
+    fn the_default_interface_is_reported_separately() {
         let network = reported(&[LO, IFB, ETH]).unwrap();
         let eth = InterfaceUsage {
             name: "eth0".into(),

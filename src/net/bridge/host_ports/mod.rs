@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_means_every_family_that_it_names_or_does_not_exclude() {
+    fn a_mapping_applies_to_every_family_that_it_does_not_exclude() {
         let ports = [
             tcp("", 8080),
             mapping(Protocol::Udp, "0.0.0.0", 53, 5353),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_taken_also_where_only_one_of_two_means_all_addresses() {
+    fn a_port_conflicts_if_one_of_two_mappings_has_all_addresses() {
         let mut ports = Ports::default();
         ports.claim("a", &[tcp("", 80), tcp("192.0.2.1", 81)], &both()).unwrap();
         for clash in [tcp("", 80), tcp("127.0.0.1", 80), tcp("::", 80), tcp("", 81), tcp("192.0.2.1", 81)] {

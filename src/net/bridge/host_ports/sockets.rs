@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pod_takes_all_descriptors() {
+    fn one_pod_cannot_use_all_descriptors() {
         let mut sockets = Sockets::default();
         sockets.want("a", &[forward(false, TCP, "")]);
         let (missing, room) = sockets.missing("a");

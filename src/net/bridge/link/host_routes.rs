@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_out_is_the_default_route_of_the_least_metric() {
+    fn the_default_route_with_the_lowest_metric_is_used() {
         let link = |index, mtu| Link {
             index,
             name: format!("e{index}"),

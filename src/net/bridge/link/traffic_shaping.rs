@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_a_moment_brings() {
+    fn rate_burst_and_limit_follow_from_the_bandwidth() {
         assert_eq!(Bucket::of(BitRate(8_000_000)), Bucket { rate: 1_000_000, burst: 131_072, limit: 156_072 });
         let fast = Bucket::of(BitRate(10_000_000_000));
         assert_eq!(fast, Bucket { rate: 1_250_000_000, burst: 25_000_000, limit: 56_250_000 });

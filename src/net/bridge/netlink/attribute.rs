@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_cut_off_or_senseless_is_taken() {
+    fn truncated_and_invalid_attributes_are_skipped() {
         for bad in [&[][..], &[4], &[4, 0, 1], &[3, 0, 1, 0], &[0, 0, 0, 0, 0], &[9, 0, 1, 0, 5]] {
             assert_eq!(attributes(bad).count(), 0, "{bad:?}");
         }

@@ -100,7 +100,7 @@ table bridge crisp {
 
 #[test]
 #[ignore = "needs root"]
-fn nft_reads_the_same_as_from_rules_written_by_hand() {
+fn nft_lists_the_same_rules_as_those_written_by_hand() {
     let ours = on_host(|_| {
         // Prefixes that are not whole bytes, which are compared in another way.
         let bridge = bridge(&["10.208.0.0/13", "fd00:c715::/61"]);
@@ -174,7 +174,7 @@ fn the_kernel_has_the_same_expressions_as_from_nft() {
 
 #[test]
 #[ignore = "needs root"]
-fn two_networks_live_side_by_side() {
+fn two_networks_can_coexist_on_a_host() {
     on_host(|env| {
         let one = dual();
         let settings = crate::bridge::Settings {

@@ -107,7 +107,7 @@ fn a_pod_has_one_address_if_there_is_one_pool() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_pods_interface_is_as_every_container_expects_it() {
+fn a_pods_interface_has_the_usual_name_addresses_and_routes() {
     on_host(|_| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[]);
@@ -137,7 +137,7 @@ fn a_pods_interface_is_as_every_container_expects_it() {
 
 #[test]
 #[ignore = "needs root"]
-fn the_bridge_keeps_its_ethernet_address_when_pods_come_and_go() {
+fn the_bridge_keeps_its_ethernet_address_when_pods_are_added_and_removed() {
     on_host(|env| {
         let bridge = dual();
         let pods: Vec<_> = (1..5).map(|number| attach(&bridge, number, &[])).collect();

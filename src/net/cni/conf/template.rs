@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_templates_of_containerd_are_understood() {
+    fn the_templates_of_containerd_are_supported() {
         let template = r#"{"subnet": "{{.PodCIDR}}",
 "ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}],
 "routes": [{{range $i, $route := .Routes}}{{if $i}}, {{end}}{"dst": "{{$route}}"}{{end}}]}"#;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ways_to_write_the_same() {
+    fn equivalent_spellings_are_accepted() {
         for (template, text) in [
             ("no action", "no action"),
             ("{{ .PodCIDR }}", "10.0.0.0/24"),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn all_histories_together_fit_and_the_oldest_go_first() {
+    fn all_histories_have_one_limit_and_the_oldest_are_removed_first() {
         let root = tempfile::tempdir().unwrap();
         let history = History::new(Bounds { entries: 2, file_bytes: 4096, node_bytes: 1000 });
         let dir = |number: u8| {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_history_that_cannot_be_written_does_no_harm() {
+    fn a_history_that_cannot_be_written_affects_no_resize() {
         let history = History::default();
         history.add(&resize(1, 1), PathBuf::from("/nonexistent"));
         assert!(history.read(&pod(1), PathBuf::from("/nonexistent")).is_empty());

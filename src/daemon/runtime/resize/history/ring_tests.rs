@@ -101,7 +101,7 @@ fn a_partial_last_line_is_cut_off() {
 }
 
 #[test]
-fn a_damaged_file_or_one_of_a_later_release_is_left_aside() {
+fn a_damaged_file_or_one_of_a_later_release_is_renamed() {
     for text in [
         "nonsense\n",
         "{\"version\":2}\n{\"x\":1}\n",
