@@ -1,4 +1,4 @@
-//! Terminal colours and column layout.
+//! Colours of terminal output, and tables with aligned columns.
 
 use std::io::IsTerminal as _;
 

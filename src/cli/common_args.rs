@@ -1,4 +1,5 @@
-//! Options that every command has.
+//! The configuration file and the options that override it, for all commands that read the
+//! configuration.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! `crisp completions` and `crisp man`.
+//! `crisp completions` and `crisp man`: shell completions and manual pages, generated from the
+//! command definitions.
 
 use std::io;
 use std::path::PathBuf;

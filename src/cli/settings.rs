@@ -1,4 +1,5 @@
-//! `crisp config` and `crisp version`.
+//! `crisp config` and `crisp version`: print the settings in effect, and the version of the
+//! program.
 
 use std::io::{self, Write as _};
 

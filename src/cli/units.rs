@@ -1,4 +1,4 @@
-//! Formats amounts for output.
+//! Formats bytes, durations and CPUs for the output of commands, in the units of a pod spec.
 
 use std::time::Duration;
 

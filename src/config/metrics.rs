@@ -1,4 +1,5 @@
-//! Settings of the metrics endpoint.
+//! Settings of the metrics endpoint: its address, and the TLS certificate and token that other
+//! nodes need.
 
 use std::fmt;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Settings of pod networking.
+//! Settings of pod networking: the choice of CNI or bridge, and the settings of both.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Doors to what reads the kernel's and plugins' bytes, for the fuzzer in `tests/fuzz`. Not part of
-//! what ships.
+//! Entry points for `tests/fuzz`: the parsers of netlink messages and of plugin output. Not part of
+//! releases.
 
 /// Parses `data` as responses of the kernel over netlink.
 pub fn netlink(data: &[u8]) {

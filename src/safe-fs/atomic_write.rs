@@ -1,4 +1,4 @@
-//! Atomic replacement of small files.
+//! Replaces small files atomically, with or without a sync.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};

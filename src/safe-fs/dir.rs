@@ -1,4 +1,4 @@
-//! Creates, lists and removes directories.
+//! Creates private and public directories, lists and removes them.
 
 use std::fs::{self, DirBuilder};
 use std::io;

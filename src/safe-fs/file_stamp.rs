@@ -1,4 +1,4 @@
-//! Detects changed files.
+//! Detects changed files by their identity, size, owner, mode and times.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

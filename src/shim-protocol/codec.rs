@@ -1,4 +1,4 @@
-//! Encodes and decodes messages.
+//! Encodes messages as JSON packets, and decodes those of older and newer versions.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

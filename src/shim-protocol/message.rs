@@ -1,4 +1,4 @@
-//! Requests, responses and events.
+//! The messages between daemon and shim: requests, responses and events.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Detects connections without traffic.
+//! Detects connections without traffic, to close them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

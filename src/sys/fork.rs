@@ -1,4 +1,4 @@
-//! Forks a process.
+//! Forks a process with one thread.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};

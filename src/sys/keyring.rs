@@ -1,4 +1,4 @@
-//! Kernel keyrings.
+//! Creates session keyrings, so that containers share no keys with the host.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Settings of the C allocator.
+//! Settings of the C allocator that return freed memory to the kernel.
 
 /// Sets the mmap threshold permanently: a freed block of `bytes` or more is returned to the kernel
 /// immediately.

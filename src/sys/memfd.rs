@@ -1,4 +1,4 @@
-//! A program in sealed memory.
+//! Copies a program into sealed memory, so that no container can overwrite it.
 
 use std::fs::File;
 use std::io::{self, Read};

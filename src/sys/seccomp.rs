@@ -1,4 +1,4 @@
-//! Loads a compiled seccomp filter.
+//! Loads a compiled seccomp filter for the calling thread.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! `crisp explain`.
+//! `crisp explain`: requested, applied and actual limits, drift, and targets that are refused.
 
 use std::fs;
 

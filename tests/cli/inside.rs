@@ -1,4 +1,4 @@
-//! `crisp explain --inside`.
+//! `crisp explain --inside`: compares a process with its limits, and prints no hostile text.
 
 use cri_api::v1;
 use serde_json::{Value, json};

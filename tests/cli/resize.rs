@@ -1,4 +1,4 @@
-//! `crisp resize`.
+//! `crisp resize`: order, rollback, units, JSON, forecasts, and requests that are refused.
 
 use cri_api::v1;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! ExecSync.
+//! ExecSync: output, exit codes, timeouts, bounds, and the rights of the command.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Images mounted in containers.
+//! Images that are mounted in containers: read-only, complete, without a view of the host.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The logs of containers.
+//! Container logs: format, long lines, rate limit, reopening, full disks.
 
 use std::fs;
 use std::time::{Duration, Instant};

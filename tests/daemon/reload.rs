@@ -1,4 +1,4 @@
-//! Reloads of the configuration.
+//! Reloads of the configuration, by SIGHUP and by a change of the file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Many updates at once.
+//! Concurrent updates of many containers and of one, while clients read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Usage of whole pods.
+//! PodSandboxStats: usage of the pod's cgroup, its containers and its network.
 
 use std::collections::BTreeMap;
 

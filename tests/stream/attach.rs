@@ -1,4 +1,4 @@
-//! Attach.
+//! Attach: several clients, `stdin_once`, terminals, slow clients, limits.
 
 use std::time::Duration;
 

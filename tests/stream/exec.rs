@@ -1,4 +1,4 @@
-//! Exec.
+//! Exec: streams, exit codes, terminals, disconnects, and older protocol versions.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Port-forward.
+//! PortForward: both directions, resets, closed ports, many forwards, the host network.
 
 use std::collections::BTreeMap;
 use std::fs::File;

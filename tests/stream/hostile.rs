@@ -1,4 +1,4 @@
-//! Unauthorised and misbehaving clients.
+//! Streaming clients without a token, and clients that violate the protocol.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Reads the kernel's objects.
+//! Reads mounts, cgroups and processes from the kernel, to check what is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

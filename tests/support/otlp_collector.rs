@@ -1,4 +1,4 @@
-//! A trace collector for `tracing.endpoint`.
+//! A trace collector for `tracing.endpoint`, which can also fail or hang.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! Volumes under other ids.
+//! Volumes of pods with user namespaces: owners, flags, submounts, propagation.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

@@ -1,4 +1,4 @@
-//! Prints the report as text.
+//! Prints the report of a benchmark as text tables.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Checks CDI devices.
+//! Checks the CDI specs of the host, and counts their devices.
 
 use config::CdiConfig;
 use oci::cdi::CdiRegistry;

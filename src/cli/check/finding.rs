@@ -1,4 +1,4 @@
-//! The result of one check.
+//! A finding of `crisp check`: a level, the state that was found, and how to fix it.
 
 use serde::Serialize;
 

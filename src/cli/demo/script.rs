@@ -1,4 +1,5 @@
-//! The steps of the demo.
+//! The steps of `crisp demo`: CPU up, memory up, memory down while in use, memory down after it was
+//! freed.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! `crisp image` and its subcommands.
+//! `crisp image`: arguments of its subcommands, and the choice between the store and a running
+//! daemon.
 
 mod local;
 mod output_file;

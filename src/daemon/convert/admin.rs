@@ -1,4 +1,4 @@
-//! Requests of crisp.admin.v1.
+//! Converts requests and responses of `crisp.admin.v1.Images`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Container events.
+//! Converts container events to responses of GetContainerEvents.
 
 use cri_api::v1;
 

@@ -1,4 +1,4 @@
-//! Filters of lists.
+//! Filters of list requests: converts them, and matches pods and containers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Mounts and devices.
+//! Converts mounts and devices of CreateContainer, and checks their options.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

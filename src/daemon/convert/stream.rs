@@ -1,4 +1,4 @@
-//! Exec, attach and port-forward.
+//! Converts the requests Exec, Attach and PortForward.
 
 use cri_api::v1;
 use streaming::remote_command::StdioOptions;

@@ -1,4 +1,4 @@
-//! crisp.admin.v1.Images, for `crisp image`.
+//! Serves `crisp.admin.v1.Images` for `crisp image`: import, export, remove, prune.
 
 use std::io;
 use std::ops::ControlFlow;

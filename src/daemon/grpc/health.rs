@@ -1,4 +1,4 @@
-//! The gRPC health service.
+//! Serves the gRPC health service: SERVING until the daemon shuts down.
 
 use std::pin::Pin;
 

@@ -1,4 +1,4 @@
-//! crisp.admin.v1.Resizes, for `crisp history`.
+//! Serves `crisp.admin.v1.Resizes` for `crisp history`: lists resizes, and streams new ones.
 
 use std::sync::Arc;
 

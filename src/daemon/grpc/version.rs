@@ -1,4 +1,4 @@
-//! Version, features and conditions.
+//! Responses of Version, Status and RuntimeConfig: version, handlers, features and conditions.
 
 use config::{CgroupDriver, Handlers};
 use cri_api::v1;

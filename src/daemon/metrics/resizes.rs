@@ -1,4 +1,4 @@
-//! Metrics of resizes.
+//! Writes the metrics of resizes: outcomes, durations and reclaimed memory.
 
 use super::text::{Exposition, Kind};
 use crate::runtime::{Outcome, ResizeOutcomes};

@@ -1,4 +1,4 @@
-//! Metrics of the trace exporter.
+//! Writes the metrics of the trace exporter: exported and dropped spans.
 
 use super::text::{Exposition, Kind};
 use crate::otel::SpanCounters;

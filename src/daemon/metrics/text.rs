@@ -1,4 +1,4 @@
-//! Prometheus' text format, version 0.0.4.
+//! Writes metrics in Prometheus' text format, version 0.0.4.
 
 use std::fmt::{Display, Write as _};
 

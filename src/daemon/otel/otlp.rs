@@ -1,4 +1,4 @@
-//! Converts spans to OTLP.
+//! Converts recorded spans to an OTLP export request.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! A recorded span.
+//! A recorded span: a request or a step of one, with a bounded number of attributes.
 
 use std::fmt;
 use std::time::{Instant, SystemTime};

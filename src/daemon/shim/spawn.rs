@@ -1,4 +1,4 @@
-//! Starts shims.
+//! Starts a shim from a sealed copy of its program, on a socket that the daemon creates.
 
 use std::fs::File;
 use std::io;

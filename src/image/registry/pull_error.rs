@@ -1,4 +1,4 @@
-//! Errors of pulls.
+//! The errors of a pull, with the failed endpoints.
 
 use model::ErrorClass;
 use model::error_chain::chain;

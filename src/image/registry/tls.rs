@@ -1,4 +1,4 @@
-//! TLS settings of one registry.
+//! TLS settings of one registry: additional CA certificates, and a client certificate.
 
 use std::fmt;
 use std::sync::Arc;

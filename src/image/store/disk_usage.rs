@@ -1,4 +1,4 @@
-//! Disk usage of the store.
+//! Disk usage of the store, from recorded sizes of layers.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Terminals inside the container.
+//! Opens terminals in the container's devpts, for `/dev/console` and for processes.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Returns from other namespaces.
+//! Holds the shim's own namespaces open while it is in others, and returns to them.
 
 use std::fs::File;
 use std::io;

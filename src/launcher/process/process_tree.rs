@@ -1,4 +1,4 @@
-//! The descendants of a process.
+//! Finds the descendants of a process in `/proc`, to kill them at a timeout.
 
 use std::collections::HashSet;
 

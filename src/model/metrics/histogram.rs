@@ -1,4 +1,4 @@
-//! A histogram of durations.
+//! A histogram of durations with fixed buckets, for metrics.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! ADD: attaches a pod.
+//! CNI ADD: attaches a pod to the configured network; detaches it after a failure.
 
 use std::path::PathBuf;
 

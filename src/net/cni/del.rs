@@ -1,4 +1,4 @@
-//! DEL: detaches a pod.
+//! CNI DEL: detaches a pod with the configuration that attached it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! A checked spec.
+//! A CDI spec after its check: the devices of one file, and their edits of containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

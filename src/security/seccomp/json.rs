@@ -1,4 +1,4 @@
-//! Parses profiles in JSON.
+//! Parses seccomp profiles in the JSON of the OCI runtime specification.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Handles requests of the daemon.
+//! Executes the daemon's requests: create the sandbox, create, start, signal and exec containers.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Decodes frames.
+//! Decodes SPDY frames as their bytes arrive, in bounded memory.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 

@@ -1,4 +1,4 @@
-//! Encodes frames.
+//! Encodes SPDY frames, with the compression state of one side.
 
 use super::headers::Storer;
 use super::{FIN, HEAD, Reason, VERSION, kind};

@@ -1,4 +1,5 @@
-//! Scales of plots.
+//! Maps measured values to positions on the axes of plots, and chooses round values for their
+//! labels.
 
 /// A logarithmic or linear scale that maps values to positions.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,5 @@
-//! Tables of the page.
+//! The tables of the HTML report: machine and settings, budgets, baseline, measured values, failed
+//! steps.
 
 use std::fmt::Write as _;
 

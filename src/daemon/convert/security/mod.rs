@@ -1,4 +1,5 @@
-//! Security contexts and namespaces.
+//! Converts security contexts of pods and containers: users, namespaces, capabilities, profiles,
+//! masked paths.
 
 pub(crate) mod id_mapping;
 mod selinux;

@@ -1,4 +1,4 @@
-//! How readily the kernel kills a container's processes for lack of memory.
+//! Changes the `oom_score_adj` of a container's processes.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -32,13 +32,13 @@ impl ErrorClass for OomScoreError {
     }
 }
 
-/// Scores that were changed.
+/// The scores before a change.
 #[derive(Debug, Default)]
 #[must_use = "only this knows what to take back"]
 pub(crate) struct Changed(Vec<(File, OomScoreAdj)>);
 
 impl Changed {
-    /// Gives every process its old score again; one that is gone needs none.
+    /// Restores the score of every process; one that has exited is skipped.
     pub(crate) fn roll_back(self) {
         for (mut file, had) in self.0 {
             if let Err(error) = file.write_all(had.get().to_string().as_bytes()) {
@@ -48,7 +48,7 @@ impl Changed {
     }
 }
 
-/// The score of a process; none where it is gone.
+/// Returns the score of a process; none if it has exited.
 pub(crate) fn of(pid: NonZeroU32) -> Option<OomScoreAdj> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?)
 }
@@ -62,14 +62,15 @@ pub(crate) fn for_exec(record: &ContainerRecord) -> Option<i32> {
     Some(record.spec.resources.oom_score_adj.map_or(0, |score| i32::from(score.get())))
 }
 
-/// Gives those processes of `group` that have one of the scores `from` the score `to`: one that chose its own keeps it.
+/// Changes the score of those processes of `group` that have one of the scores `from`: a process
+/// that changed its own keeps it.
 pub(crate) fn change(group: &Cgroup, from: &[OomScoreAdj], to: OomScoreAdj) -> Result<Changed, OomScoreError> {
     let mut changed = Changed::default();
     for pid in group.procs()? {
         match change_one(group, pid, from, to) {
             Ok(None) => {}
             Ok(Some(had)) => changed.0.push(had),
-            // Gone in the meantime.
+            // The process has exited.
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)) => {}
             Err(source) => {
                 changed.roll_back();
@@ -80,7 +81,8 @@ pub(crate) fn change(group: &Cgroup, from: &[OomScoreAdj], to: OomScoreAdj) -> R
     Ok(changed)
 }
 
-/// The open directory stays that of this one process: a number that is given to another meanwhile does no harm.
+/// The open directory belongs to this process: if its pid is used again, the new process is not
+/// affected.
 fn change_one(
     group: &Cgroup,
     pid: NonZeroU32,

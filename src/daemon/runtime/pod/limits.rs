@@ -8,15 +8,14 @@ const PERIOD: u64 = 100_000;
 /// The most shares that the kernel takes.
 const SHARES_MAX: u32 = 262_144;
 
-/// The limits of a pod's cgroup: those of its containers together, and what the pod costs beside them.
-///
-/// Limits of the request take precedence over the sum of the declared containers.
+/// Returns the limits of a pod's cgroup: those of the request, otherwise the sum of the declared
+/// containers, plus the overhead of the pod.
 pub(crate) fn of(pod: &PodSpec) -> LimitsPatch {
     let announced = pod.pod_resources.as_ref().map(pod_resources::pod_limits).unwrap_or_default();
     limits(&announced.merged(&pod.resources), &pod.overhead)
 }
 
-/// Overhead is added to limits that there are; it makes none of its own.
+/// Overhead is added to existing limits; it sets none.
 fn limits(resources: &LimitsPatch, overhead: &LimitsPatch) -> LimitsPatch {
     let period = resources.cpu_period.map_or(PERIOD, |period| period.micros().0);
     LimitsPatch {
@@ -28,7 +27,7 @@ fn limits(resources: &LimitsPatch, overhead: &LimitsPatch) -> LimitsPatch {
     }
 }
 
-/// Overhead may count in another period.
+/// Overhead may have another period.
 fn quota_with(quota: CpuQuota, period: u64, overhead: &LimitsPatch) -> CpuQuota {
     match (quota, overhead.cpu_quota) {
         (CpuQuota::Micros(Micros(quota)), Some(CpuQuota::Micros(Micros(more)))) => {

@@ -30,7 +30,7 @@ impl Runtime {
         }
     }
 
-    /// Removes what was made above the cgroups of pods, where there are none.
+    /// Removes the parents that crisp created above the cgroups of pods, if they are empty.
     pub(crate) fn remove_parent_cgroups(&self) {
         let mut above = self.created_parents();
         if above.remove_empty() {

@@ -1,10 +1,10 @@
-//! Changing what something may use while it runs: all or nothing, also when the daemon is cut off in the middle.
+//! The journal of a resize: an interrupted change is completed or undone by the next daemon.
 //!
 //! ```text
-//! read what is in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ journal done with
+//! read the active limits ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ close the journal
 //! ```
-//! A failure rolls the earlier steps back. A daemon that finds a journal completes the change or rolls it back, by the
-//! values in the kernel.
+//! A failure rolls the earlier steps back. A daemon that finds a journal compares it with the
+//! kernel's values, and completes the change or rolls it back.
 
 use std::fs::{self, File};
 use std::io;
@@ -25,7 +25,7 @@ use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::container::oom_score::OomScoreError;
 
-/// Why a change was not made; unless `Left`, everything is as it was.
+/// Why a change was not made; unless `Left`, all values are as before.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResizeError {
     #[error(transparent)]
@@ -64,7 +64,7 @@ impl ErrorClass for ResizeError {
 }
 
 impl ResizeError {
-    /// Whether the kernel holds something now that it did not hold before.
+    /// Whether the kernel has a value that it did not have before.
     pub(crate) fn is_left(&self) -> bool {
         match self {
             Self::Apply(e) => !e.left().is_empty(),
@@ -97,14 +97,14 @@ impl<A> Journal<A> {
 const BEGIN: &[u8] = b"{";
 const DONE: &[u8] = b"\n";
 
-/// A journal that was written.
+/// A journal on disk.
 struct OpenJournal {
     path: PathBuf,
     file: File,
 }
 
 impl OpenJournal {
-    /// There is nothing to finish or undo any more.
+    /// Nothing has to be completed or rolled back any more.
     fn done(self) {
         if let Err(error) = self.file.write_all_at(DONE, 0) {
             tracing::warn!(path = %self.path.display(), %error, "cannot mark a resize journal as complete; the next start of the daemon processes it again");
@@ -113,8 +113,8 @@ impl OpenJournal {
 }
 
 impl<A: Serialize> Journal<A> {
-    /// Overwrites the last one from the second byte on, and writes the first byte last: until then
-    /// it counts as completed. The rest of a longer journal behind it is not read.
+    /// Overwrites the earlier journal from the second byte on, and writes the first byte last:
+    /// until then it counts as completed. The rest of a longer earlier journal is not read.
     fn write(&self, dir: &Path) -> Result<OpenJournal, ResizeError> {
         let path = Self::path(dir);
         let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|bytes| {
@@ -131,7 +131,7 @@ impl<A: Serialize> Journal<A> {
 }
 
 impl<A: DeserializeOwned> Journal<A> {
-    /// The change that was cut off here, if one was.
+    /// Returns the interrupted change in `dir`, if there is one.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let bytes = fs::read(Self::path(dir)).ok()?;
         let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Self>();
@@ -139,7 +139,7 @@ impl<A: DeserializeOwned> Journal<A> {
     }
 }
 
-/// Removes a journal that was dealt with.
+/// Removes a completed journal.
 pub(crate) fn forget(dir: &Path) {
     let path = Journal::<()>::path(dir);
     match fs::remove_file(&path) {
@@ -178,7 +178,7 @@ pub(crate) fn apply<A: Serialize>(
         // The next daemon retries a rollback that failed.
         Some(_) if outcome.as_ref().is_err_and(ResizeError::is_left) => {}
         Some(written) => written.done(),
-        // One that could not be closed earlier would be taken for this one.
+        // A journal that could not be closed would be taken for this one.
         None if outcome.is_ok() => forget(dir),
         None => {}
     }
@@ -208,7 +208,7 @@ pub(crate) fn recover<A: DeserializeOwned>(
     let recorded = match &outcome {
         Ok(RecoveryOutcome::Finished(settings)) => record(&journal.asked, settings),
         Ok(RecoveryOutcome::Undone) => Ok(()),
-        // The container ended meanwhile.
+        // The container exited meanwhile.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {
             let (cgroup, error) = (group.path(), chain(error));

@@ -1,4 +1,4 @@
-//! How changes of resources ended, and what others changed behind our back.
+//! Counts how resizes ended, and the values that other processes wrote.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,39 +9,39 @@ use sync::Mutex;
 use super::journal::ResizeError;
 use super::times::ResizeTimes;
 
-/// How a change ended, and why it was not made.
+/// How a resize ended, with the reason if it was not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Applied,
-    /// Everything was so already.
+    /// All values were as requested already.
     Unchanged,
-    /// Nothing was written, since it could not have been in force.
+    /// The request is impossible on this node; nothing was written.
     Impossible,
-    /// The memory in use does not fit under the new limit.
+    /// The memory in use exceeds the new limit.
     BelowUsage,
-    /// There is no such cgroup any more.
+    /// The cgroup does not exist any more.
     Gone,
     /// The active limits could not be read, so nothing was written.
     Unreadable,
     /// The journal could not be written, so the resize was not started.
     Journal,
-    /// The kernel refused a value, and all was taken back.
+    /// The kernel refused a value; all writes were undone.
     Write,
     /// The kernel holds another value than was written, or cannot be read; the resize was rolled back.
     NotKept,
-    /// systemd could not be reported, and all was taken back.
+    /// systemd did not accept the values; all writes were undone.
     NotTold,
-    /// A process could not get its OOM score, and all was taken back.
+    /// A process could not get its OOM score; all writes were undone.
     OomScore,
-    /// The change could not be recorded, and all was taken back.
+    /// The record could not be written; all writes were undone.
     Record,
-    /// A step failed, and something could not be taken back.
+    /// A step failed, and a write could not be undone.
     Left,
     /// An earlier daemon was killed during the resize; its values were active, or the recovery applied them.
     FinishedAtRecovery,
     /// An earlier daemon was killed during the resize, and the recovery rolled it back.
     UndoneAtRecovery,
-    /// The daemon restored what a reload of systemd had changed.
+    /// The daemon restored values that a reload of systemd changed.
     Restored,
 }
 

@@ -1,4 +1,4 @@
-//! With the systemd driver: what a reload of systemd changes is changed back.
+//! Restores limits that a reload of systemd changed, with the systemd driver.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -19,7 +19,7 @@ impl Runtime {
     pub(crate) fn watch_systemd_reloads(self: &Arc<Self>) {
         let Driver::Systemd(systemd) = self.driver.clone() else { return };
         let (sender, mut reloads) = mpsc::channel(1);
-        // A thread of its own: it waits for as long as the daemon runs, and no request waits for it.
+        // A thread for as long as the daemon runs; no request waits for it.
         std::thread::spawn(move || {
             let waited = ReloadWatcher::watch().and_then(|mut reloads| {
                 loop {
@@ -92,7 +92,7 @@ impl Runtime {
                 };
                 self.finish_resize(&finished, record.cgroup_path());
             }
-            // It may have ended meanwhile; if not, its status shows the difference.
+            // The container may have exited; otherwise its status shows the difference.
             Err(error) => {
                 let (id, error) = (record.id(), chain(&error));
                 tracing::warn!(

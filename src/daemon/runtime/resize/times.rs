@@ -68,7 +68,7 @@ fn kind(resources: &[ResourceChange]) -> ResizeKind {
     (direction, one(names, "several").unwrap_or("other"))
 }
 
-/// Returns the word that all of them are, otherwise `several`.
+/// Returns the label that all have, otherwise `several`.
 fn one(mut words: impl Iterator<Item = &'static str>, several: &'static str) -> Option<&'static str> {
     let first = words.next()?;
     Some(if words.all(|word| word == first) { first } else { several })

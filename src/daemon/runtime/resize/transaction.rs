@@ -61,7 +61,7 @@ impl UpdateError {
 /// A record of a pod or container with limits.
 pub(crate) trait Resizable: CgroupRecord + PartialEq + Send + Sync + 'static {
     type Update: Serialize + DeserializeOwned + Send + 'static;
-    /// The word for it in messages.
+    /// The noun for it in messages.
     const WHAT: &'static str;
 
     /// Returns the limits to write for `update`, and removes from it what this host cannot apply.
@@ -93,12 +93,12 @@ pub(crate) trait Resizable: CgroupRecord + PartialEq + Send + Sync + 'static {
         Ok(oom_score::Changed::default())
     }
 
-    /// Whether [`change_processes`](Self::change_processes) has something to do.
+    /// Whether [`change_processes`](Self::change_processes) changes anything.
     fn changes_processes(&self, _updated: &Self) -> bool {
         false
     }
 
-    /// Whether a missing cgroup means that there is nothing to change any more.
+    /// Whether nothing has to be changed if the cgroup does not exist.
     fn may_lack_cgroup(&self) -> bool;
 
     /// The step of the lifecycle between plan and first write, if there is one.
@@ -208,7 +208,7 @@ impl Runtime {
         if let Some(step) = resize.record.step(&resize.journal.asked) {
             self.at_step(&step);
         }
-        // Writes that cannot wait take less time than a hand-over to another thread.
+        // Writes that do not wait take less time than the change to another thread.
         let waits = resize.record.changes_processes(&resize.updated) || group.uses_systemd();
         if change.is_quick() && !waits {
             let result = self.apply_resize(entry, resize, &mut attempt);

@@ -1,4 +1,4 @@
-//! Network usage of pods.
+//! Reads the network usage of pods from `/proc/net/dev` in their network namespaces.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Certificates for tests.
+//! A certificate authority for tests, with certificates of servers and clients.
 
 use std::sync::Arc;
 

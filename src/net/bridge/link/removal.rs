@@ -1,4 +1,4 @@
-//! Removes interfaces in the background.
+//! Removes interfaces on a background thread, and frees their addresses afterwards.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};

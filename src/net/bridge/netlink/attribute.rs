@@ -1,4 +1,4 @@
-//! Reads attributes of netlink messages.
+//! Parses the attributes of netlink messages; truncated ones are skipped.
 
 /// Iterates over all attributes in `bytes` with their kinds, without a truncated one.
 pub(crate) fn attributes(bytes: &[u8]) -> Attributes<'_> {

@@ -1,4 +1,4 @@
-//! The expressions of nftables rules.
+//! Encodes the expressions of nftables rules as netlink attributes.
 
 use super::{NFTA_DATA_VALUE, NFTA_LIST_ELEM};
 use crate::bridge::netlink::Message;

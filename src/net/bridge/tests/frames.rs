@@ -1,4 +1,4 @@
-//! Frames as a pod with CAP_NET_RAW may write them, and sockets that see what arrives.
+//! Ethernet frames as a pod with CAP_NET_RAW can send them, and packet sockets that receive.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -42,12 +42,12 @@ impl Wire {
         assert_eq!(sent, frame.len());
     }
 
-    /// Whether a frame with these bytes in it arrives in time.
+    /// Returns whether a frame with these bytes arrives in time.
     pub(super) fn sees(&self, mark: &[u8], within: Duration) -> bool {
         self.first_of(&[mark], within) == Some(0)
     }
 
-    /// Whether the second arrives in time, and the first not before it.
+    /// Returns whether the second arrives in time, and the first not before it.
     pub(super) fn sees_without(&self, first: &[u8], second: &[u8], within: Duration) -> bool {
         self.first_of(&[first, second], within) == Some(1)
     }

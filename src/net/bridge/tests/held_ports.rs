@@ -1,4 +1,4 @@
-//! Ports and addresses of the host that are not for every pod to have.
+//! Host ports: addresses that are not the host's, ports in use, and the sockets that hold them.
 
 use std::io::ErrorKind as IoError;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -59,7 +59,7 @@ fn a_host_port_at_a_lost_address_receives_nothing() {
             sh(&format!("ip address del {ip} dev lo"));
             env.outside.sh(&format!("ip address add {ip} dev eth0 nodad"));
             env.outside.enter(|| bindable(ip));
-            // Now it is another machine's, and so is what is sent there.
+            // Now another machine has the address and receives its packets.
             tcp(&env.outside, to, &other.netns, to).unwrap();
             tcp(&env.outside, to, &env.host, to).unwrap();
         }
@@ -75,7 +75,7 @@ fn a_port_in_use_on_the_host_is_refused() {
         let _web = env.host.enter(|| TcpListener::bind("127.0.0.1:8080")).unwrap();
         let _six = env.host.enter(|| TcpListener::bind("[::1]:8081")).unwrap();
         let _dns = env.host.enter(|| UdpSocket::bind("127.0.0.53:53")).unwrap();
-        // As systemd-resolved has it.
+        // The address and port of systemd-resolved.
         let resolver = env.host.enter(|| UdpSocket::bind("127.0.0.53:5353")).unwrap();
         sys::netns::bind_to_device(&resolver, "lo").unwrap();
         for (protocol, ip, number) in [
@@ -143,7 +143,7 @@ fn a_host_port_is_held_by_the_daemon_and_its_successor() {
         };
         held(true);
         assert!(!taken(env, Protocol::Tcp, address("127.0.0.2", 8081)), "an address without a host port");
-        // No connection meets a socket that only holds: what no rule takes is refused.
+        // No connection reaches the holding socket: packets that no rule redirects are refused.
         let refused = env.host.enter(|| std::net::TcpStream::connect("[::1]:8080")).unwrap_err();
         assert_eq!(refused.kind(), IoError::ConnectionRefused);
         let client = env.host.enter(|| UdpSocket::bind("[::1]:0")).unwrap();
@@ -153,7 +153,7 @@ fn a_host_port_is_held_by_the_daemon_and_its_successor() {
         assert_eq!(client.recv(&mut [0; 8]).unwrap_err().kind(), IoError::ConnectionRefused);
         tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         udp(&pod.netns, pod.at(53), &env.outside, address(HOST4, 8080)).unwrap();
-        // Once more, as after a request that is repeated.
+        // A second time, as by a repeated request.
         first.attach(&pod.pod, &pod.ips).unwrap_err();
         drop(first);
         held(false);
@@ -176,7 +176,7 @@ fn a_host_port_is_held_by_the_daemon_and_its_successor() {
 #[ignore = "needs root"]
 fn thousands_of_host_ports_are_opened_restored_and_closed() {
     on_host(|env| {
-        // Senders that the kernel remembers, as a pod that is talked to by many has them.
+        // Connections that the kernel tracks, as of a pod with many clients.
         sh("echo 262144 > /proc/sys/net/netfilter/nf_conntrack_max 2>/dev/null || true");
         let client = env.host.enter(|| UdpSocket::bind("127.0.0.1:0")).unwrap();
         let bridge = dual();

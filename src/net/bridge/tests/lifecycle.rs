@@ -1,4 +1,4 @@
-//! Attaching and detaching, and what is left then.
+//! Attaches and detaches pods, and checks that nothing is left.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -68,7 +68,7 @@ fn a_pod_without_its_namespace_is_detached() {
         drop(pod.netns);
         bridge.detach(&pod.pod.id).unwrap().wait();
         assert_eq!(left(), "");
-        // And one whose interface was removed.
+        // A pod without its interface.
         let pod = attach(&bridge, 2, &[port(Protocol::Tcp, "", 8080, 80)]);
         sh("ip link del crisp0-00000002; nft flush map inet crisp ports4");
         bridge.detach(&pod.pod.id).unwrap().wait();
@@ -160,7 +160,7 @@ fn a_pod_that_cannot_be_attached_leaves_nothing() {
         assert!(matches!(bridge.attach(&no_namespace, &ips), Err(AttachError::Enter { .. })));
         let foreign = ["10.9.0.2".parse().unwrap()];
         assert!(matches!(bridge.attach(&good, &foreign), Err(AttachError::Foreign(_))));
-        // An interface of that name is there already.
+        // An interface of that name exists.
         netns.sh("ip link add eth0 type veth peer name eth1");
         assert!(matches!(bridge.attach(&good, &ips), Err(AttachError::Link(_))));
         bridge.detach(&good.id).unwrap().wait();
@@ -196,7 +196,7 @@ fn bandwidth_is_limited_in_both_directions() {
         let bridge = dual();
         let netns = Netns::new();
         let mut pod = pod(1, &netns, &[]);
-        // A megabyte each second.
+        // 1 MB per second.
         let rate = Some(BitRate(8_000_000));
         let free = transfer_times(&bridge, &pod, &netns, env);
         assert!(free.iter().all(|time| *time < Duration::from_millis(500)), "{free:?}");
@@ -217,7 +217,7 @@ fn bandwidth_is_limited_in_both_directions() {
     });
 }
 
-/// How long a megabyte takes into the pod and out of it.
+/// Returns the time of 1 MB into the pod and out of it.
 fn transfer_times(bridge: &crate::bridge::Bridge, pod: &crate::Pod, netns: &Netns, env: &TestEnv) -> [Duration; 2] {
     let ips = bridge.reserve(&pod.id).unwrap();
     assert_eq!(bridge.attach(pod, &ips).unwrap().warnings, Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! Ports of the host.
+//! Host ports: the addresses that reach them, and the requests that are refused.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -9,7 +9,7 @@ use crate::bridge::{AttachError, PortError};
 
 const FILTERED_BRIDGES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
-/// With packets that are bridged seen by the rules, as Kubernetes likes it, and without.
+/// Runs a test with iptables rules applied to bridged packets, as Kubernetes requires, and without.
 fn on_both_kinds_of_hosts(test: impl Fn(&TestEnv) + Send + Sync) {
     for filtered in ["1", "0"] {
         on_host(|env| {
@@ -51,7 +51,7 @@ fn a_host_port_is_reached_from_everywhere() {
                     assert_eq!(from(&env.host, [127, 0, 0, 1].into()), gateway, "localhost");
                     assert_eq!(from(&env.host, [127, 9, 9, 9].into()), gateway, "all of localhost");
                 } else if protocol == Protocol::Tcp {
-                    // Refused at once, so that clients of localhost try the other family.
+                    // Refused at once, so that clients of localhost try the other address family.
                     let refused = env.host.enter(|| std::net::TcpStream::connect(address("::1", port))).unwrap_err();
                     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
                 }
@@ -96,7 +96,7 @@ fn pods_do_not_reach_services_on_the_loopback_of_the_host() {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
         assert_eq!(sh("cat /proc/sys/net/ipv4/conf/crisp0/route_localnet").trim(), "1");
-        // The pod is made to send such packets to the bridge.
+        // The pod sends such packets to the bridge.
         pod.netns.sh(
             "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; ip route del local 127.0.0.0/8 dev lo table local
              ip route del local 127.0.0.1 dev lo table local; ip route add 127.0.0.1 via 10.213.0.1 src 10.213.0.2",
@@ -107,7 +107,7 @@ fn pods_do_not_reach_services_on_the_loopback_of_the_host() {
         let reach = || client.send_to(b"in", "127.0.0.1:7777").and_then(|_| server.recv_from(&mut [0; 8]));
         let reached = reach();
         assert!(reached.is_err(), "{reached:?}");
-        // And the same way is open without the guard, so the test can fail.
+        // Without the rule the connection works, so the test can fail.
         sh("nft flush chain inet crisp guard");
         reach().unwrap();
     });
@@ -129,7 +129,7 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
         assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was made");
         bridge.detach(&second.id).unwrap().wait();
         tcp(&first.netns, first.at(80), &env.outside, address(HOST4, 8080)).unwrap();
-        // Free again as soon as the pod is detached.
+        // Free as soon as the pod is detached.
         bridge.detach(&first.pod.id).unwrap();
         let third = attach(&bridge, 3, &[port(Protocol::Tcp, "", 8080, 80)]);
         tcp(&third.netns, third.at(80), &env.outside, address(HOST4, 8080)).unwrap();
@@ -151,7 +151,7 @@ fn a_steady_udp_sender_reaches_the_next_pod() {
                 client.send_to(b"lost", to).unwrap();
                 let pod = attach(&bridge, 10 * (u32::try_from(family).unwrap() + 1) + number, &ports);
                 let server = pod.netns.enter(|| UdpSocket::bind(SocketAddr::new(pod.ips[family], 53))).unwrap();
-                // The rejected one comes first.
+                // The refused pod comes first.
                 client.set_nonblocking(true).unwrap();
                 while client.recv(&mut [0; 8]).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused) {}
                 client.set_nonblocking(false).unwrap();
@@ -173,7 +173,7 @@ fn removing_stale_udp_flows_keeps_other_connections() {
     on_host(|env| {
         let bridge = dual();
         let talker = attach(&bridge, 1, &[]);
-        // A pod that talks to a port 5353 outside, by the same host.
+        // A pod that sends to port 5353 of another machine, through the same host.
         let outside = env.outside.enter(|| UdpSocket::bind(address(OUTSIDE4, 5353))).unwrap();
         let client = talker.netns.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
         let before = udp_between(&outside, &client, address(OUTSIDE4, 5353)).unwrap();

@@ -1,4 +1,4 @@
-//! Changes by other processes, and what an earlier daemon left.
+//! Recovery from changes by other processes and from what an earlier daemon left.
 
 use model::{ErrorClass as _, ErrorKind, Protocol};
 
@@ -15,7 +15,7 @@ fn the_next_daemon_keeps_running_pods_and_removes_what_others_left() {
     on_host(|env| {
         let first = dual();
         let (alive, gone) = (attach(&first, 1, &web()), attach(&first, 2, &[port(Protocol::Tcp, "", 8081, 80)]));
-        // Others that look a little like ours.
+        // Objects of other programs with similar names.
         sh("ip link add crisp1-00000002 type veth peer name other; ip link add crisp0x type veth peer name crisp0y
             nft add table inet crisp1; nft add table ip crisp");
         drop(first);
@@ -107,7 +107,7 @@ fn a_deleted_bridge_is_created_again_with_its_pods() {
         sh("ip link del crisp0");
         assert_eq!(bridge.set_up().unwrap(), Vec::<String>::new());
         tcp(&b.netns, b.at(80), &c.netns, b.at(80)).unwrap();
-        // Down, without an address, or with one of its ports taken away.
+        // The bridge is down, without an address, or without one of its ports.
         sh("ip link set crisp0 down");
         bridge.set_up().unwrap();
         tcp(&b.netns, b.at(80), &env.host, b.at(80)).unwrap();
@@ -144,7 +144,7 @@ fn a_flushed_table_is_created_again_with_all_host_ports() {
             assert!(!sh("nft list table inet crisp").contains("9999"), "{harm}");
             sh("nft list tables | grep -q foreign || nft add table inet foreign");
         }
-        // The next pod is enough to find out, and what others do next to it is left alone.
+        // A change by another program beside the tables does not replace them.
         let before = sh("nft -a list table inet crisp");
         sh("nft add table inet foreign2");
         let b = attach(&bridge, 2, &[port(Protocol::Tcp, "", 8081, 80)]);
@@ -222,7 +222,7 @@ fn a_pool_with_a_foreign_route_is_not_ready() {
         sh("ip address del 10.213.9.9/32 dev up0");
         let bridge = dual();
         bridge.set_up().unwrap();
-        // A wider route that comes later takes nothing away; a narrower one does.
+        // A later wider route is accepted; a narrower one is not.
         sh(&format!("ip route add 10.0.0.0/8 via {OUTSIDE4}"));
         bridge.set_up().unwrap();
         drop(bridge);
@@ -275,7 +275,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_has_another_address() {
         );
         assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
         assert_eq!(bridge.pools(), nets(&["10.244.3.0/24"]));
-        // Wider ones that contain the pod's are accepted.
+        // Wider ranges that contain the pod's are accepted.
         bridge.set_pod_cidrs(nets(&["10.244.0.0/16", "fd00:9::/64"])).unwrap();
         let second = attach(&bridge, 2, &[]);
         assert_eq!(second.ips.len(), 2);

@@ -1,4 +1,4 @@
-//! The table, as nft itself reads it.
+//! Compares the nftables tables with the output of nft.
 
 use model::Protocol;
 
@@ -70,8 +70,8 @@ table inet crisp {
 }
 "#;
 
-/// The same for what pods send, without what this nft cannot express: the target that an advertisement of a
-/// neighbour is about.
+/// The output for the packets of pods, without a match that this nft cannot express: the target of
+/// a neighbour advertisement.
 const WANTED_OF_BRIDGE: &str = r#"
 table bridge crisp {
     set links {
@@ -102,7 +102,7 @@ table bridge crisp {
 #[ignore = "needs root"]
 fn nft_lists_the_same_rules_as_those_written_by_hand() {
     let ours = on_host(|_| {
-        // Prefixes that are not whole bytes, which are compared in another way.
+        // Prefixes that are not whole bytes have another comparison.
         let bridge = bridge(&["10.208.0.0/13", "fd00:c715::/61"]);
         bridge
             .restore(
@@ -127,7 +127,7 @@ fn nft_lists_the_same_rules_as_those_written_by_hand() {
 #[test]
 #[ignore = "needs root"]
 fn the_kernel_has_the_same_expressions_as_from_nft() {
-    // `nft --debug=netlink list` shows what the kernel holds, register by register.
+    // `nft --debug=netlink list` shows the kernel's expressions, register by register.
     let shown = |family: &str, make: &(dyn Fn() + Sync)| {
         on_host(|_| {
             make();
@@ -139,7 +139,7 @@ fn the_kernel_has_the_same_expressions_as_from_nft() {
     let ours = || drop(dual().set_up().unwrap());
     let by_hand = |text: &str| {
         let text = text.replace("10.208.0.0/13", "10.213.0.0/16").replace("fd00:c715::/61", "fd00:c715::/64");
-        // The family comes first, which nft does not show.
+        // The family comes first; nft does not show it.
         let text = text.replace(
             "    fib daddr type local dnat ip to ip daddr",
             "    meta nfproto ipv4 fib daddr type local dnat ip to ip daddr",

@@ -1,4 +1,4 @@
-//! Forged frames of a pod, with CAP_NET_RAW and without.
+//! Forged frames of a pod, with and without CAP_NET_RAW.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn soon() -> Duration {
     Duration::from_millis(500) * slowness()
 }
 
-/// Frames that a pod may send, and others.
+/// Frames that a pod may send, and frames that it may not.
 fn forgeries(own: &Guest, other: &Guest, wire: &Wire) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mac, wrong) = (wire.mac(), [0x0a, 0x58, 9, 9, 9, 9]);
     let (me, you, gateway) = (v4(own.ips[0]), v4(other.ips[0]), Ipv4Addr::new(10, 213, 0, 1));
@@ -73,7 +73,7 @@ fn forged_frames_reach_neither_other_pods_nor_the_host() {
         let wire = Wire::at(&own.netns, "eth0");
         let (fine, bad) = forgeries(&own, &other, &wire);
         let sends = |number: usize, frame: &[u8]| {
-            // Each with a mark of its own.
+            // Each has a different mark.
             let mark = format!("mk{number:04}");
             let at = frame.windows(6).position(|part| part == b"mark--").unwrap();
             let frame = [&frame[..at], mark.as_bytes(), &frame[at + 6..]].concat();
@@ -97,7 +97,7 @@ fn forged_frames_reach_neither_other_pods_nor_the_host() {
             assert!(there.sees_without(b"mark--", closing.as_bytes(), soon()), "{frame:02x?}");
             assert!(here.sees_without(b"mark--", closing.as_bytes(), soon()), "{frame:02x?}");
         }
-        // And the same pass without the filter, so the test can fail.
+        // Without the filter the same frames pass, so the test can fail.
         sh("nft flush chain bridge crisp prerouting; nft flush chain inet crisp unused");
         for frame in &bad {
             let mark = sends(next(), frame);
@@ -113,7 +113,7 @@ fn a_pod_with_a_stolen_address_receives_no_packets_for_it() {
     on_host(|env| {
         let bridge = dual();
         let (thief, victim) = (attach(&bridge, 1, &[]), attach(&bridge, 2, &[]));
-        // A pod as an earlier version set it up: it resolves its neighbours.
+        // A pod as an earlier version attached it: it resolves its neighbours.
         let asking = attach(&bridge, 3, &[]);
         asking
             .netns
@@ -148,7 +148,7 @@ fn a_pod_with_a_stolen_address_receives_no_packets_for_it() {
     });
 }
 
-/// Entries that the kernel has of neighbours, in this namespace.
+/// Returns the kernel's neighbour entries in this namespace.
 fn neighbors(netns: &Netns) -> usize {
     netns.sh("ip -4 neigh show nud all; ip -6 neigh show nud all").lines().filter(|l| !l.contains("NOARP")).count()
 }
@@ -176,7 +176,7 @@ fn packets_to_unused_addresses_create_no_neighbours() {
         let before = (neighbors(&env.host), neighbors(&pod.netns));
         sends();
         assert_eq!((neighbors(&env.host), neighbors(&pod.netns)), before);
-        // From outside, too.
+        // From outside too.
         env.outside.sh(&format!("ip route add 10.213.0.0/16 via {HOST4}"));
         env.outside.enter(|| {
             let four = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -200,7 +200,7 @@ fn the_bridge_learns_no_ethernet_address_from_a_pod() {
         let known = || sh("bridge fdb show br crisp0");
         let before = known();
         assert!(before.contains("0a:58:0a:d5:00:02 dev crisp0-00000001"), "{before}");
-        // Learning is off, also without the rules.
+        // Learning is off even without the rules.
         sh("nft flush chain bridge crisp prerouting");
         let (me, you) = (v4(pod.ips[0]), v4(other.ips[0]));
         for number in 0..500_u16 {
@@ -231,7 +231,7 @@ fn a_pod_without_ipv6_reaches_no_service_of_the_host_by_it() {
         let me = v4(pod.ips[0]);
         wire.send(&frame(here.mac(), wire.mac(), IPV4, &udp4(me, Ipv4Addr::new(10, 213, 0, 1), b"by IPv4")));
         assert!(here.sees_without(b"by IPv6", b"by IPv4", soon()), "{}", sh("nft list ruleset; ip link"));
-        // A pod that gives itself an address all the same.
+        // The pod adds an IPv6 address itself.
         pod.netns.sh("ip -6 address add fe80::2/64 dev eth0 nodad");
         let server = env.host.enter(|| UdpSocket::bind("[::]:7777")).unwrap();
         server.set_read_timeout(Some(soon())).unwrap();
@@ -257,7 +257,7 @@ fn services_with_rules_of_kube_proxy_reach_pods() {
             let bridge = dual();
             let (a, b) = (attach(&bridge, 1, &[]), attach(&bridge, 2, &[]));
             let service = address("10.96.0.10", 80);
-            // As kube-proxy: what comes back to the pod that it came from gets the host's address.
+            // As kube-proxy: packets back to the pod that sent them get the host's address.
             sh(&format!(
                 "nft -f - <<'E'
                  table ip kube {{
@@ -274,7 +274,7 @@ E",
             tcp(&b.netns, at, &b.netns, service).unwrap();
             tcp(&b.netns, at, &env.host, service).unwrap();
             tcp(&b.netns, at, &a.netns, at).unwrap();
-            // From other nodes, with their own addresses and with those of their pods.
+            // From other nodes, with the addresses of nodes and of their pods.
             env.outside.sh(&format!(
                 "ip route add 10.213.0.0/16 via {HOST4}; ip route add 10.96.0.0/16 via {HOST4}
                  ip address add 10.244.9.9/32 dev lo"
@@ -296,7 +296,7 @@ fn pods_of_an_earlier_version_are_filtered_and_stay_connected() {
         let first = dual();
         let (old, other) = (attach(&first, 1, &[port(Protocol::Tcp, "", 8080, 80)]), attach(&first, 2, &[]));
         drop(first);
-        // The state that such a version created.
+        // The state that an earlier version created.
         for (pod, link) in [(&old, "crisp0-00000001"), (&other, "crisp0-00000002")] {
             let IpAddr::V4(four) = pod.ips[0] else { panic!("{:?}", pod.ips) };
             pod.netns.sh(&format!(
@@ -331,7 +331,7 @@ fn pods_of_an_earlier_version_are_filtered_and_stay_connected() {
         tcp(&old.netns, old.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         let out = address(OUTSIDE6, 80);
         tcp(&env.outside, out, &old.netns, out).unwrap();
-        // It looks for its gateway with its link-local address now and then.
+        // The pod resolves its gateway with its link-local address from time to time.
         old.netns.sh("ip -6 neigh flush all");
         tcp(&env.outside, out, &old.netns, out).unwrap();
         let wire = frames::Wire::at(&old.netns, "eth0");

@@ -1,4 +1,4 @@
-//! A host, an outside, pods, and packets between them.
+//! A host, another machine and pods in network namespaces, and packets between them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use crate::bridge::{Bridge, Settings};
 use crate::{Attached, Pod};
 
-/// How long a packet may take, which on no machine is anything like it.
+/// Time limit for a packet, far above the time that one takes.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// The slowness of the machine from `CRISP_TEST_SLOW`.
@@ -23,7 +23,7 @@ pub(super) fn slowness() -> u32 {
     std::env::var("CRISP_TEST_SLOW").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
-/// A network namespace that lives as long as this.
+/// A network namespace that exists until this is dropped.
 pub(super) struct Netns(File);
 
 impl Netns {
@@ -36,7 +36,7 @@ impl Netns {
         std::thread::scope(|scope| scope.spawn(make).join().unwrap())
     }
 
-    /// The calling thread's.
+    /// Opens the network namespace of the calling thread.
     pub(super) fn own() -> Self {
         Self(File::open("/proc/thread-self/ns/net").unwrap())
     }
@@ -45,7 +45,7 @@ impl Netns {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
     }
 
-    /// Does something there. Sockets that it opens stay there.
+    /// Runs `work` in the namespace. Sockets that it opens stay in it.
     pub(super) fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> T {
         let enter = || {
             setns(self.0.as_fd(), CloneFlags::CLONE_NEWNET).unwrap();
@@ -67,13 +67,13 @@ pub(super) fn sh(line: &str) -> String {
     stdout
 }
 
-/// The addresses of the host towards the outside, and those of the outside.
+/// The addresses of the host towards the other machine, and those of that machine.
 pub(super) const HOST4: &str = "192.0.2.1";
 pub(super) const OUTSIDE4: &str = "192.0.2.2";
 pub(super) const HOST6: &str = "2001:db8::1";
 pub(super) const OUTSIDE6: &str = "2001:db8::2";
 
-/// A host in a network namespace, connected to an outside without routes to pods.
+/// A host in a network namespace, connected to a machine without routes to pods.
 pub(super) struct TestEnv {
     pub(super) host: Netns,
     pub(super) outside: Netns,
@@ -86,7 +86,7 @@ pub(super) fn on_host<T: Send>(test: impl FnOnce(&TestEnv) -> T + Send) -> T {
         sys::netns::loopback_up().unwrap();
         let env = TestEnv { host: Netns::own(), outside: Netns::new() };
         let there = env.outside.path().display().to_string();
-        // Some settings of a new namespace are those that the machine has.
+        // A new namespace inherits some settings of the machine.
         sh(&format!(
             "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet
              ip link add up0 mtu 1450 type veth peer name eth0 mtu 1450 netns {there}
@@ -109,7 +109,7 @@ pub(super) fn bridge(pools: &[&str]) -> Bridge {
     Bridge::open(Settings { pools, ..Settings::default() }).unwrap()
 }
 
-/// Both families.
+/// A bridge with both address families.
 pub(super) fn dual() -> Bridge {
     bridge(&["10.213.0.0/16", "fd00:c715::/64"])
 }
@@ -123,7 +123,7 @@ pub(super) fn port(protocol: Protocol, host_ip: &str, host_port: u16, container_
     PortMapping { protocol, container_port, host_port, host_ip: host_ip.to_owned() }
 }
 
-/// A pod with a namespace that is attached.
+/// An attached pod with its namespace.
 pub(super) struct Guest {
     pub(super) pod: Pod,
     pub(super) netns: Netns,
@@ -161,8 +161,8 @@ pub(super) fn attach(bridge: &Bridge, number: u32, ports: &[PortMapping]) -> Gue
     Guest { pod, netns, ips }
 }
 
-/// Connects, exchanges a byte in both directions, and returns the client's address that the server
-/// sees.
+/// Connects, exchanges a byte in both directions, and returns the address of the client at the
+/// server.
 pub(super) fn tcp(server: &Netns, at: SocketAddr, client: &Netns, to: SocketAddr) -> io::Result<SocketAddr> {
     let listener = server.enter(|| bind(|| TcpListener::bind(at)))?;
     listener.set_nonblocking(true)?;
@@ -188,7 +188,7 @@ pub(super) fn tcp(server: &Netns, at: SocketAddr, client: &Netns, to: SocketAddr
     Ok(seen)
 }
 
-/// The same without the answer's way being known before.
+/// The same without an earlier packet in the other direction.
 pub(super) fn udp(server: &Netns, at: SocketAddr, client: &Netns, to: SocketAddr) -> io::Result<SocketAddr> {
     let server = server.enter(|| bind(|| UdpSocket::bind(at)))?;
     let any: SocketAddr = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }.parse().unwrap();
@@ -196,7 +196,7 @@ pub(super) fn udp(server: &Netns, at: SocketAddr, client: &Netns, to: SocketAddr
     udp_between(&server, &client, to)
 }
 
-/// A program that another test starts has the last socket for a moment longer.
+/// A program that another test starts may keep the socket open for some milliseconds.
 fn bind<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let begin = Instant::now();
     loop {
@@ -220,7 +220,7 @@ pub(super) fn bindable(ip: &str) {
 }
 
 pub(super) fn udp_between(server: &UdpSocket, client: &UdpSocket, to: SocketAddr) -> io::Result<SocketAddr> {
-    // Half of it: tests also check that nothing arrives.
+    // Half of the limit: tests also check that nothing arrives.
     server.set_read_timeout(Some(PATIENCE / 2))?;
     client.set_read_timeout(Some(PATIENCE / 2))?;
     client.send_to(b"ask", to)?;

@@ -7,7 +7,7 @@ use model::Protocol;
 
 use super::support::*;
 
-/// Before a packet that was lost would be sent again, which takes a second.
+/// Shorter than the time after which a lost packet is sent again, 1 s.
 fn at_once() -> Duration {
     Duration::from_millis(900) * slowness()
 }
@@ -34,7 +34,7 @@ fn pods_reach_each_other_at_once_in_both_families() {
 fn the_first_pod_of_all_is_reached_at_once_from_outside() {
     for (family, host) in [HOST4, HOST6].into_iter().enumerate() {
         on_host(|env| {
-            // These two know each other by now.
+            // Both have neighbour entries for each other now.
             tcp(&env.host, address(host, 81), &env.outside, address(host, 81)).unwrap();
             let bridge = dual();
             let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
@@ -75,8 +75,7 @@ fn packets_that_leave_the_node_have_its_address() {
             assert_eq!(tcp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
             assert_eq!(udp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
         }
-        // Packets that fit the way out, and no larger ones, without the path having to be found
-        // out.
+        // Packets have the MTU of the outgoing interface at once, without path MTU discovery.
         assert!(pod.netns.sh("ip link show eth0").contains("mtu 1450"));
         assert!(sh("ip link show crisp0").contains("mtu 1450"));
     });

@@ -1,4 +1,4 @@
-//! Ranges of addresses.
+//! Parses address ranges such as `10.0.0.0/16`, as the kubelet sends pod CIDRs.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ impl ErrorClass for BadCidr {
     }
 }
 
-/// A range of addresses, by the first of them and the number of bits that all have in common.
+/// An address range: its first address and the length of the prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cidr {
     pub first: IpAddr,
@@ -31,7 +31,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Reads what a kubelet sends: ranges with commas between them.
+    /// Parses the kubelet's list of ranges, separated by commas.
     pub fn parse_all(text: &str) -> Result<Vec<Self>, BadCidr> {
         text.split(',').map(|one| one.trim().parse()).collect()
     }
@@ -44,7 +44,7 @@ impl FromStr for Cidr {
         let form = || BadCidr::Form(text.to_owned());
         let (address, length) = text.split_once('/').ok_or_else(form)?;
         let first: IpAddr = address.parse().map_err(|_| form())?;
-        // Digits alone: a sign would be taken, too.
+        // Only digits: `parse` would accept a sign too.
         let digits = length.bytes().all(|b| b.is_ascii_digit());
         let length: u8 = length.parse().ok().filter(|_| digits).ok_or_else(form)?;
         let (bits, all) = match first {

@@ -1,7 +1,7 @@
 //! The directory of network configurations.
 //!
 //! It is neither watched nor cached: each use of the network reads it again. It has a few small
-//! files, and so every change is detected: edits in place, renames, a directory that is created or
+//! files, so every change is detected: edits in place, renames, a directory that is created or
 //! replaced.
 
 use std::ffi::OsStr;

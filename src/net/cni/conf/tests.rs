@@ -1,4 +1,4 @@
-//! Which network is in use, whatever happens to the files.
+//! Selects the configured network from the files of the directory, also after changes.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use super::dir;
 use crate::cni::tests::support::{TestEnv, words};
 use crate::cni::{NotReady, PodCidrError, Rendered};
 
-/// A network without anything special.
+/// A minimal network.
 fn plain(name: &str) -> String {
     json!({ "cniVersion": "1.0.0", "name": name, "plugins": [{ "type": "one" }] }).to_string()
 }
 
-/// The network in use, and the reasons against those before it.
+/// Returns the selected network, and why the files before it were skipped.
 fn in_use(env: &TestEnv) -> (Option<String>, Vec<String>) {
     let found = dir::find_network(&env.path("conf")).unwrap();
     let bad = found.bad.iter().map(ToString::to_string).collect();
@@ -52,7 +52,7 @@ fn every_kind_of_change_is_detected() {
     let env = TestEnv::new();
     env.conf("10.conflist", &plain("one"));
     assert_eq!(name_in_use(&env).as_deref(), Some("one"));
-    // In place, of the same length, in the same tick of the clock.
+    // In place, with the same length, within one clock tick.
     let path = env.path("conf/10.conflist");
     fs::write(&path, plain("two")).unwrap();
     assert_eq!(name_in_use(&env).as_deref(), Some("two"));

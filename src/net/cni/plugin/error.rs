@@ -1,4 +1,4 @@
-//! Errors of plugins.
+//! The errors of CNI plugins, and the verb that failed.
 
 use std::path::PathBuf;
 use std::time::Duration;

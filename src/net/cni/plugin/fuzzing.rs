@@ -1,4 +1,4 @@
-//! Everything that reads what a plugin writes.
+//! Entry point for fuzzing all parsers of plugin output.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;

@@ -55,7 +55,7 @@ async fn attaching_a_pod_writes_a_private_record() {
 async fn each_plugin_receives_the_result_of_those_before_it() {
     let test_env = TestEnv::new();
     test_env.good("first");
-    // Forgets the version, and adds an address.
+    // Omits the version, and adds an address.
     let second = r#"case $CNI_COMMAND in ADD) echo '{"ips": [{"address": "10.9.9.9/24"}], "mark": 2}' ;; esac"#;
     test_env.plugin("second", second);
     test_env.good("third");
@@ -101,7 +101,7 @@ async fn plugins_receive_the_capabilities_that_they_declare() {
     test_env.cni.add(&pod("p2")).await.unwrap();
     let little = json!({ "io.kubernetes.cri.pod-annotations": {} });
     assert_eq!(test_env.stdin_of("all", "ADD")["runtimeConfig"], little, "a pod without requests");
-    // The same at DEL, by what was kept.
+    // The same at DEL, from the record.
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.stdin_of("all", "DEL")["runtimeConfig"], wanted);
 }
@@ -211,7 +211,7 @@ async fn a_plugin_without_a_common_version_is_named_in_the_error() {
     let output = words(&error);
     assert!(output.contains("old supports [\"0.1.0\", \"0.2.0\"]") && output.contains("0.4.0, 1.0.0"), "{output}");
     assert!(test_env.cached().is_empty());
-    // One that does not even know the question does not narrow the choice.
+    // A plugin that does not support VERSION does not restrict the choice.
     test_env
         .plugin("old", r#"case $CNI_COMMAND in ADD) echo '{"ips": [{"address": "10.0.0.2/8"}]}' ;; *) exit 1 ;; esac"#);
     test_env.cni.add(&pod("p1")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Detaching and checking, by what is known or by what is not.
+//! DEL and CHECK with a record, without one, and with a damaged one.
 
 use std::fs;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ async fn a_pod_without_a_record_is_detached_from_the_configured_network() {
     assert_eq!(test_env.env("first", "DEL")["CNI_CONTAINERID"], "p2");
     assert_eq!(test_env.stdin_of("first", "DEL").get("prevResult"), None);
     assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
-    // Again and again.
+    // Repeatedly.
     test_env.cni.del(&pod("p2")).await.unwrap();
     test_env.cni.del(&pod("p2")).await.unwrap();
 }
@@ -110,7 +110,7 @@ async fn a_pod_with_uninstalled_plugins_is_detached_from_the_configured_network(
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL third"]);
     assert!(test_env.cached().is_empty());
-    // Plugins that are there and fail are waited for.
+    // A plugin that exists and fails is not skipped.
     let test_env = attached().await;
     test_env.plugin("first", "exit 1");
     test_env.good("third");

@@ -1,4 +1,4 @@
-//! Plugins that do not do as they should.
+//! Plugins that fail, hang, or return invalid output.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ async fn a_failed_del_after_a_failed_add_is_reported_and_keeps_the_record() {
         assert!(output.contains(part), "{output}");
     }
     assert_eq!(env.cni.attachments().unwrap(), ["p1"]);
-    // After a restart, with another network in use.
+    // After a restart, with another configured network.
     env.restart();
     env.good("bridge");
     env.list(&[("bridge", json!({ "mark": 2 }))]);
@@ -93,7 +93,7 @@ async fn a_plugin_that_rejects_its_configuration_does_not_prevent_del_of_the_oth
     assert_eq!(env.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
     env.cni.del(&pod("p1")).await.unwrap_err();
     assert_eq!(env.cni.attachments().unwrap(), ["p1"]);
-    // It will never take it; the file that was mended counts.
+    // The plugin rejects this configuration every time; the corrected file is used.
     env.plugin("second", "! grep -q typo $log/second.$CNI_COMMAND.stdin");
     env.list(&[("first", json!({})), ("second", json!({}))]);
     env.cni.del(&pod("p1")).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_hanging_plugin_is_killed_with_its_children() {
     }
 }
 
-/// Whether a process has ended, though its new parent may not have noticed yet.
+/// Returns whether a process has exited, also before its new parent reaps it.
 fn is_gone(pid: &str) -> bool {
     let until = Instant::now() + slow(Duration::from_secs(5));
     loop {
@@ -239,12 +239,12 @@ async fn an_error_names_the_path_of_a_plugin_that_cannot_be_started() {
 async fn a_plugin_may_ignore_its_input_or_leave_a_child() {
     let env = TestEnv::with_timeout(slow(Duration::from_secs(20)));
     let path = env.path("bin/bridge");
-    // Its child keeps stdout open for longer than the deadline.
+    // Its child keeps stdout open beyond the deadline.
     let child = env.path("child");
     let text = format!("#!/bin/sh\nsleep 1000 & echo $! > {}\necho '{RESULT}'\n", child.display());
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    // More than a pipe takes.
+    // More than the capacity of a pipe.
     env.list(&[("bridge", json!({ "big": "x".repeat(500_000) }))]);
     let attached = env.cni.add(&pod("p1")).await;
     let pid = fs::read_to_string(&child).unwrap().trim().parse().unwrap();

@@ -1,4 +1,4 @@
-//! Verbs for the whole node: STATUS and GC.
+//! The verbs for the whole node: STATUS and GC.
 
 use std::fs;
 use std::sync::Arc;
@@ -189,7 +189,7 @@ async fn gc_detaches_a_pod_with_a_damaged_record_by_its_file_name() {
     assert_eq!(test_env.env("first", "DEL")["CNI_CONTAINERID"], "dead");
 }
 
-/// A plugin that notes when each call begins and ends.
+/// A plugin that records the begin and end of each call.
 fn slow_plugin(test_env: &TestEnv) {
     let script = format!(
         "[ $CNI_COMMAND != VERSION ] || exit 1; echo \"begin $CNI_COMMAND $CNI_CONTAINERID\" >> $log/order; sleep 0.8; \

@@ -1,5 +1,5 @@
-//! Debian's plugins, in network namespaces that a test makes: the host's own is one of them, so
-//! nothing is left of bridges and rules whatever happens.
+//! Debian's plugins in temporary network namespaces; one of them is the host's, so no bridge or
+//! rule is left on the machine.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -17,7 +17,7 @@ use super::support::{TestEnv, pod, slow, words};
 use crate::attachment::Pod;
 use crate::cni::{AddError, PluginError};
 
-/// Where Debian has them.
+/// Debian's directory of plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
 /// Runs a test on a thread in a new network namespace, with all its children.
@@ -32,7 +32,7 @@ fn on_a_host<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) 
     }
 }
 
-/// A network namespace for as long as this lives. Its server at port 80 sends a greeting.
+/// A network namespace that exists until this is dropped. Its server at port 80 sends a greeting.
 struct Namespace {
     path: PathBuf,
     end: Option<mpsc::Sender<()>>,
@@ -58,7 +58,7 @@ impl Namespace {
         Self { path: path.recv().unwrap(), end: Some(end), keeper: Some(keeper) }
     }
 
-    /// Returns the output of a command inside.
+    /// Returns the output of a command in the namespace.
     fn run(&self, command: &[&str]) -> String {
         let net = format!("--net={}", self.path.display());
         run(&[&["nsenter", &net, "--"], command].concat())
@@ -85,7 +85,7 @@ fn run(command: &[&str]) -> String {
 const V4: &str = "10.88.7.0/24";
 const V6: &str = "fd00:88:7::/64";
 
-/// A node with a bridge network of these ranges; further plugins come behind it.
+/// A node with a bridge network of these ranges, followed by further plugins.
 fn node(ranges: &[&str], more: &[(&str, Value)]) -> TestEnv {
     let test_env = TestEnv::new();
     test_env.change(|settings| settings.bin_dirs = vec![PLUGINS.into(), test_env.path("bin")]);
@@ -93,15 +93,15 @@ fn node(ranges: &[&str], more: &[(&str, Value)]) -> TestEnv {
     let ipam = json!({ "type": "host-local", "dataDir": test_env.path("leases"), "ranges": ranges });
     let bridge = json!({ "bridge": "crisp-test0", "isGateway": true, "ipMasq": true, "ipam": ipam });
     let plugins = [&[("bridge", bridge)], more].concat();
-    // Newer than what Debian 12 has is offered, and the newest that it has is used.
+    // The list offers a newer version than Debian 12 supports; the newest common one is used.
     let mut head = json!({ "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] });
-    // The portmap of Debian 12 looks for rules of IPv6 and finds those of IPv4 missing.
+    // The portmap of Debian 12 lists IPv6 rules and fails if those of IPv4 are missing.
     head["disableCheck"] = json!(more.iter().any(|(plugin, _)| *plugin == "portmap"));
     test_env.list_of(&head, &plugins);
     test_env
 }
 
-/// The newest version that these plugins and crisp speak.
+/// The newest version that these plugins and crisp support.
 fn newest() -> &'static str {
     let output = Command::new(Path::new(PLUGINS).join("bridge")).env("CNI_COMMAND", "VERSION").output().unwrap();
     let output: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -113,7 +113,7 @@ fn portmap() -> (&'static str, Value) {
     ("portmap", json!({ "capabilities": { "portMappings": true } }))
 }
 
-/// The addresses that are not free.
+/// Returns the allocated addresses.
 fn leases(test_env: &TestEnv) -> Vec<String> {
     let Ok(entries) = fs::read_dir(test_env.path("leases/net")) else { return Vec::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -123,7 +123,7 @@ fn leases(test_env: &TestEnv) -> Vec<String> {
     names
 }
 
-/// Rules of the host that name the pod, of both families.
+/// Returns the rules of the host that name the pod, of both families.
 fn rules_of(id: &str) -> Vec<String> {
     let all = run(&["iptables-save"]) + &run(&["ip6tables-save"]);
     all.lines().filter(|line| line.contains(id)).map(str::to_owned).collect()
@@ -249,7 +249,7 @@ fn an_error_has_the_message_of_the_plugin() {
         let inside = Namespace::new();
         let error = test_env.cni.add(&mapped("pod1", &inside)).await.unwrap_err();
         assert!(words(&error).contains("too small"), "{}", words(&error));
-        // The plugin cannot even take it back with such a file, and can with the next one.
+        // The plugin fails at DEL too with such a file, and succeeds with the next one.
         assert!(matches!(&error, AddError::LeftBehind { .. }), "{}", words(&error));
         assert_eq!(test_env.cni.attachments().unwrap(), ["pod1"]);
         test_env.cni.del(&mapped("pod1", &inside)).await.unwrap_err();

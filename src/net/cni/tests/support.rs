@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::attachment::Pod;
 use crate::cni::{Cni, Settings};
 
-/// The beginning of every plugin: it records its input in `$log`. `$me` is its name.
+/// The start of every plugin: it records its input in `$log`. `$me` is its name.
 const PRELUDE: &str = r#"me=${0##*/}
 input=$(cat)
 echo "$CNI_COMMAND $me" >> "$log/calls"
@@ -21,7 +21,7 @@ printf '%s' "$input" > "$log/$me.$CNI_COMMAND.stdin"
 cat /proc/$$/environ > "$log/$me.$CNI_COMMAND.env"
 "#;
 
-/// Answers as a good plugin does; `VERSIONS` and `RESULT` are filled in.
+/// Responds as a correct plugin; `VERSIONS` and `RESULT` are filled in.
 const GOOD: &str = r#"case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": VERSIONS}' ;;
 ADD) echo 'RESULT' ;;
@@ -32,7 +32,7 @@ esac
 pub(crate) const RESULT: &str = r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "br0"}, {"name": "eth0", "sandbox": "/x"}],
 "ips": [{"address": "10.1.0.5/16", "gateway": "10.1.0.1", "interface": 1}, {"address": "fd00::5/64", "interface": 1}]}"#;
 
-/// Slower machines get more time.
+/// Slow machines get more time.
 pub(crate) fn slow(time: Duration) -> Duration {
     time * std::env::var("CRISP_TEST_SLOW").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
@@ -67,7 +67,7 @@ impl TestEnv {
         self.cni.set(settings);
     }
 
-    /// The same node after the daemon's restart.
+    /// The same node after a restart of the daemon.
     pub(crate) fn restart(&mut self) {
         self.cni = Cni::new((*self.cni.settings()).clone());
     }
@@ -79,7 +79,8 @@ impl TestEnv {
         fs::rename(self.path("aside"), self.path("conf").join(name)).unwrap();
     }
 
-    /// The same as a list of version 1.0.0 and of these plugins, each a JSON object without `type`.
+    /// The same as a `.conflist` of version 1.0.0 with these plugins, each a JSON object without
+    /// `type`.
     pub(crate) fn list(&self, plugins: &[(&str, Value)]) {
         self.list_of(&json!({ "cniVersion": "1.0.0" }), plugins);
     }
@@ -106,7 +107,7 @@ impl TestEnv {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// A plugin that succeeds at every command.
+    /// Creates a plugin that succeeds at every verb.
     pub(crate) fn good(&self, name: &str) {
         self.speaking(name, r#"["0.3.1", "0.4.0", "1.0.0", "1.1.0"]"#);
     }
@@ -121,7 +122,7 @@ impl TestEnv {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The same, except for questions about versions.
+    /// The same without calls of VERSION.
     pub(crate) fn deeds(&self) -> Vec<String> {
         self.calls().into_iter().filter(|call| !call.starts_with("VERSION")).collect()
     }
@@ -142,7 +143,7 @@ impl TestEnv {
         pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
-    /// The names in the directory of what is kept of pods.
+    /// Returns the names of the files in the directory of records.
     pub(crate) fn cached(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path("cache")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
