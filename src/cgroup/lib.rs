@@ -2,11 +2,11 @@
 //!
 //! - [`Layout`]: the hierarchies of this host. Detected once, at the start.
 //! - [`Cgroup`]: one cgroup by its [`model::CgroupPath`], in all trees. Creates and removes it,
-//! lists, freezes and kills its processes, and names the files that a process writes to join it.
+//!   lists, freezes and kills its processes, and names the files that a process writes to join it.
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
 //! - [`plan`]: a pure function from the kernel's values and a
-//! [`LimitsPatch`](model::resources::LimitsPatch) to a [`Change`], an ordered list of [`Write`]s,
-//! or a refusal before the first one.
+//!   [`LimitsPatch`](model::resources::LimitsPatch) to a [`Change`], an ordered list of [`Write`]s,
+//!   or a refusal before the first one.
 //! - [`AppliedValues`]: the written value of each file. A later other value in the kernel is [`Drift`].
 //! - [`EffectiveLimits`]: the lowest limits of a cgroup and all above it, and the levels that set them.
 //! - [`ShrinkForecast`]: how far its memory limit can be lowered.

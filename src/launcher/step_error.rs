@@ -2,11 +2,9 @@
 
 use std::io;
 
-/// A step that the kernel or the file system refused.
-///
-/// Errors of the shim and the launcher repeat their source in the message, against the rule for the rest of crisp: they
-/// cross a socket or a pipe as text, so the daemon gets no source. Nothing else may walk their chain for a message; the
-/// shim does so only to find the errno.
+/// A step that the kernel or the file system refused. Errors of the shim and the launcher repeat
+/// their source in the text, unlike others: they cross a socket or a pipe as text. Only the shim
+/// walks their chain, for the errno.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct StepError {

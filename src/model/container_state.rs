@@ -48,20 +48,9 @@ pub enum AbnormalExit {
     Lost(String),
 }
 
-/// The state of a container.
-///
-/// ```text
-///  Created ──start──▶ Running ──exit──▶ Exited ──remove──▶ (removed)
-///     └───────exit (killed, or could not start)──▶┘
-/// ```
-///
-/// Starting and removing are not states: meanwhile the work lock of the container is locked.
-///
-/// CRI's CONTAINER_UNKNOWN is never reported. containerd reports it if it cannot load a container's
-/// task after a restart, and the kubelet then stops the container and starts another. crisp knows
-/// the state without that: the shim writes each exit to a file, and the kernel lists the processes
-/// of the cgroup, also if a record is unreadable. A container that cannot be removed completely
-/// stays exited, and the daemon retries the cleanup.
+/// The state of a container; ARCHITECTURE.md has the transitions. Starting and removing are not
+/// states: the container's lock is held meanwhile. CRI's CONTAINER_UNKNOWN is never reported:
+/// docs/recovery.md has the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     Created { pid: NonZeroU32 },

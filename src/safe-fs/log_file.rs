@@ -28,11 +28,9 @@ impl ErrorClass for LogError {
     }
 }
 
-/// Opens the log for appending. Neither `..` nor a symbolic link can lead outside of the pod's
-/// directory, which must not be a link itself; the directories above it belong to the host. A pipe
-/// or device in place of the log does not block.
-///
-/// The file system may hang, and then the calling thread hangs, too.
+/// Opens the log for appending. Neither `..` nor a symbolic link leads outside of the pod's
+/// directory, which must not be a link. A pipe or device in its place does not block; a hanging
+/// file system blocks the calling thread.
 pub fn open_log(directory: &Path, path: &Path) -> Result<File, LogError> {
     let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // Without a trailing `/` or `/.`, with which the kernel would follow a link at the end.

@@ -68,12 +68,8 @@ pub(super) fn limits(
     })
 }
 
-/// Converts the limits of UpdateContainerResources.
-///
-/// Two fields of repeated requests are ignored. The CPU manager of the kubelet sends only a cpuset,
-/// so an OOM score of 0, which the kubelet never sets for a container, means "not requested".
-/// Resizes of the kubelet set huge page limits of 0 for every size, also for containers that have
-/// some, so 0 means "not requested".
+/// Converts the limits of UpdateContainerResources. An OOM score of 0 and huge page limits of 0,
+/// which the kubelet sends without meaning a change, are ignored: docs/resize.md has the reasons.
 pub(super) fn change(
     at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerResources>,
@@ -121,12 +117,9 @@ pub(crate) fn update_pod(
     Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }
 
-/// Converts the limits of a pod. They apply to a cgroup, so there is no OOM score. The kubelet
-/// reads the current limits from its own cgroup, where "unlimited" memory is the largest multiple
-/// of the page size.
-///
-/// It subtracts the overhead, also from "unlimited", so any negative number means unlimited, and a
-/// quota may be below the kernel's minimum.
+/// Converts the limits of a pod, which has no OOM score. The kubelet sends "unlimited" memory as
+/// the largest multiple of the page size, and subtracts the overhead also from "unlimited": any
+/// negative number means unlimited, and a quota may be below the kernel's minimum.
 pub(super) fn pod_limits(
     at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerResources>,

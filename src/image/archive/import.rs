@@ -142,12 +142,8 @@ impl model::ErrorClass for ImportError {
 
 impl Store {
     /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one as
-    /// `name`.
-    ///
-    /// Without `name` the names come from the archive. A pipe is read to its end first. When one
-    /// image fails, images that were imported before it stay. Up to `Limits::downloads` layers are
-    /// unpacked at once, in addition to those of pulls; the memory in `Limits` is that of pulls
-    /// alone. Blocks; must not be called on an async thread.
+    /// `name`. If an image fails, those imported before it stay. Up to `Limits::downloads` layers
+    /// are unpacked at once, besides those of pulls. Blocks; must not be called on an async thread.
     pub fn import(
         &self,
         path: &Path,

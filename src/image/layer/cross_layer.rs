@@ -21,11 +21,10 @@ const OWN: usize = 0;
 impl Staged {
     /// Completes the layer on top of those `below`, nearest first. Idempotent.
     ///
-    /// - Creates hard links to files of the layers below. The file is shared: layers are never
-    ///   written to, and a layer outlives those on top of it.\n- Copies the metadata of directories
-    ///   that the layer implied but did not list from the layers below. Without this they would
-    ///   have crisp's default owner and mode instead of the image's.\n- Hides everything below an
-    ///   opaque root: overlayfs does not read the mark there.
+    /// - Creates hard links to files of the layers below: the files are shared.
+    /// - Copies the metadata of directories that the layer implied but did not list; otherwise they
+    /// would have crisp's default owner and mode.
+    /// - Hides everything below an opaque root: overlayfs ignores the mark there.
     pub(crate) fn link_across_layers(&self, below: &[PathBuf]) -> io::Result<()> {
         let files = self.files();
         let own = ConfinedRoot::open(&files)?;

@@ -14,11 +14,9 @@ const LOOKS_PER_RESERVE: u64 = 8;
 /// The block size of the usual file systems: the least that a piece of a file uses.
 const BLOCK: u64 = 4096;
 
-/// Space that must stay free, or a part of the file system if that is less: 1/20 of its bytes,
-/// 1/100 of its inodes.
-///
-/// The kubelet evicts pods at 10 % free bytes and 5 % free inodes, so it must see less than these
-/// before a pull is refused.
+/// Space that must stay free: these numbers, or 1/20 of the bytes and 1/100 of the inodes of the
+/// file system if that is less. The kubelet evicts pods at 10 % free bytes and 5 % free inodes, so
+/// it acts before a pull is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
     /// Bytes.

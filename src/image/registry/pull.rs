@@ -73,16 +73,10 @@ struct ResolvedManifest {
 }
 
 impl Store {
-    /// Pulls an image unless the registry reports the same digest as the image in the store.
-    ///
-    /// Each caller resolves the name at the registry with its own credentials; then callers that
-    /// need the same image share one download. A layer in the store is reused only if this registry
-    /// has sent all of it before and grants these credentials access to the blob. Any other
-    /// registry must send it, since it could claim to have a blob that it does not have. Dropping
-    /// the future abandons the pull and removes the layers it had unpacked.
-    ///
-    /// The candidates are tried in order. The next one is tried only if a registry reports that it
-    /// does not have the image: one that cannot be reached might have it.
+    /// Pulls an image unless the registry reports the digest of the image in the store:
+    /// docs/images.md has the steps, and when a layer in the store is reused. The next candidate is
+    /// tried only if a registry reports that it does not have the image. Dropping the future
+    /// abandons the pull.
     pub async fn pull(&self, request: PullRequest) -> Result<Arc<Image>, PullError> {
         let progress = Arc::new(self.counters.begin());
         let pulled = self.pull_one(request, &progress).await;

@@ -96,11 +96,9 @@ impl Store {
         }))
     }
 
-    /// Creates each volume's directory and copies its path in the layers `lowers` to it.
-    ///
-    /// Every path is looked up inside the image. A path that does not exist gives an empty
-    /// directory, owned by root. Directories that were created stay when a later one fails or the
-    /// work is cancelled. Blocks.
+    /// Creates each volume's directory and copies its path in the layers `lowers` to it, looked up
+    /// inside the image. A missing path gives an empty directory of root. Created directories stay
+    /// after a failure or a cancellation. Blocks.
     pub fn fill(&self, lowers: &[LayerNumber], volumes: &[Volume], given_up: &AtomicBool) -> Result<(), VolumeError> {
         if volumes.is_empty() {
             return Ok(());

@@ -239,11 +239,9 @@ impl Store {
         self.catalog.state().images.values().cloned().collect()
     }
 
-    /// Removes an image if `text` is its id, otherwise that name; with the last tag the image is
-    /// removed, too.
-    ///
-    /// Succeeds if there is no such image. Layers stay as long as another image or a hold uses
-    /// them. Blocks.
+    /// Removes an image if `text` is its id, otherwise that name, and the image with its last tag.
+    /// A missing image is not an error. Layers stay while another image or a hold uses them.
+    /// Blocks.
     pub fn remove(&self, text: &str) -> Result<(), FileError> {
         if let Some(removed) = self.catalog.remove(text, &self.http().registries.search, false)? {
             self.forget_accounts(&removed.id);

@@ -155,11 +155,8 @@ pub fn exec(
     Ok(ExecProcess { between: between.map_err(step("forking"))?, program })
 }
 
-/// The part of the OCI configuration that an exec needs.
-///
-/// Every exec reads the file again, since the shim keeps no OCI configuration: there is one shim
-/// per pod, and most containers never run an exec. Only these fields are parsed; the rest, such as
-/// mounts and annotations, is skipped.
+/// The part of the OCI configuration that an exec needs; other fields are skipped. Every exec reads
+/// the file again, since a shim keeps no OCI configuration: most containers never run an exec.
 #[derive(Debug, Deserialize)]
 struct ExecSpec {
     process: Option<Process>,

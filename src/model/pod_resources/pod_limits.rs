@@ -16,12 +16,8 @@ const NANOS_IN_MILLI: u128 = 1_000_000;
 const NANOS_IN_ONE: u128 = 1_000_000_000;
 
 /// Returns the limits of a cgroup for the whole pod, without overhead; empty without a declaration.
-///
-/// Resources of the pod itself override those of its containers. Init containers run one after
-/// another before the rest, so the pod needs the maximum of any init container and the sum of the
-/// rest; CRI does not mark init containers that keep running (sidecars). A pod has a limit only if
-/// each of its containers has one. Fractions are rounded up, and an amount that the kernel cannot
-/// represent is unlimited. Huge pages are limited per container only.
+/// docs/resize.md has the sum. Fractions are rounded up, and an amount that the kernel cannot
+/// represent is unlimited.
 pub fn pod_limits(announced: &PodResourceConfig) -> LimitsPatch {
     if announced.containers.is_empty() && announced.resources.is_none() {
         return LimitsPatch::default();

@@ -28,12 +28,10 @@ impl ErrorClass for DetachError {
 }
 
 impl Bridge {
-    /// Removes the host ports, the interface and the addresses of a pod. A missing one is not an
-    /// error, the pod itself included.
-    ///
-    /// Its network namespace may have been removed already, and its interface with it. When this
-    /// returns, no packet passes and the host ports are free. The kernel takes about 20 ms to
-    /// remove an interface, in the background; the addresses are free after that.
+    /// Removes the host ports, the interface and the addresses of a pod; a missing one is not an
+    /// error, nor is a missing namespace. When this returns, no packet passes and the host ports
+    /// are free. The kernel removes the interface in the background, in about 20 ms; then the
+    /// addresses are free.
     pub fn detach(&self, pod: &str) -> Result<LinkRemoval, DetachError> {
         let name = self.link_name(pod);
         let (another, neighbors) = {

@@ -8,10 +8,8 @@ use super::state::{Bridge, NftState, State};
 
 impl Bridge {
     /// Replaces the tables unless the kernel has them as they were created, for these networks and
-    /// with these elements.
-    ///
-    /// Every transaction of any process changes the generation of the rules. Only then are the
-    /// tables listed and compared.
+    /// elements. Every transaction of any process changes the generation of the rules: only then
+    /// are the tables listed and compared.
     pub(super) fn check_rules(&self, state: &mut State) -> Result<(), NetlinkError> {
         let known = state.rules.take().filter(|rules| rules.nets == state.nets);
         let (forwards, links) = (state.ports.all(), self.pod_links(state));

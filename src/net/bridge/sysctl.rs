@@ -39,11 +39,9 @@ pub(super) fn forward_ipv6() -> Result<(), SysctlError> {
     set(ALL, "1")
 }
 
-/// Prepares an interface on the bridge, the bridge itself, or ("default") all interfaces to come in
-/// a new namespace.
-///
-/// Router advertisements of pods are ignored (CVE-2020-13401, CVE-2020-10749). Duplicate address
-/// detection is off: the bridge allocates all addresses, and detection takes one to two seconds.
+/// Prepares an interface on the bridge, the bridge itself, or ("default") all later interfaces of a
+/// new namespace. Router advertisements of pods are ignored (CVE-2020-13401, CVE-2020-10749).
+/// Duplicate address detection, which takes 1 to 2 s, is off: the bridge allocates all addresses.
 pub(super) fn disable_ra_and_dad(interface: &str) -> Result<(), SysctlError> {
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_ra"), "0"))?;
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_dad"), "0"))

@@ -89,11 +89,9 @@ impl Cni {
         Ok(blocking(move || safe_fs::remove_file(&path)).await?)
     }
 
-    /// Calls the plugins, and removes the record when all have succeeded.
-    ///
-    /// If they fail and the configured network is a different one, tries that and then removes the
-    /// record: the old configuration may have been invalid, or its plugins may have been
-    /// uninstalled.
+    /// Calls the plugins, and removes the record when all have succeeded. If they fail and another
+    /// network is configured now, that is tried, and then the record is removed: the old
+    /// configuration may be invalid, or its plugins uninstalled.
     pub(super) async fn detach(&self, entry: Entry) -> Result<(), DelError> {
         match self.call_plugins(&entry).await {
             Ok(()) => {}

@@ -35,13 +35,10 @@ pub(super) struct PreparedContainer {
 }
 
 impl Runtime {
-    /// Creates a container, up to a first process that waits for StartContainer.
-    ///
-    /// Holds the lock of the pod, so a pod that is being stopped gets no new containers;
-    /// StopPodSandbox does not wait for it, but makes the create fail. The steps: check the request
-    /// against the pod, reserve the name, plan, prepare the directory and the cgroup, launch by the
-    /// shim, write the record. If a step fails, the name and the SELinux level are freed and all
-    /// that was created is removed, by what the intent names.
+    /// Creates a container, up to a first process that waits for StartContainer: docs/launch.md has
+    /// the steps. Holds the lock of the pod; StopPodSandbox does not wait for it, but makes the
+    /// create fail. A failure removes what the intent names, and frees the name and the SELinux
+    /// level.
     pub(crate) async fn create(
         self: &Arc<Self>,
         pod: &str,

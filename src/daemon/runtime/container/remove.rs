@@ -36,11 +36,9 @@ pub(crate) fn words(left: &[CleanupFailure]) -> String {
 }
 
 impl Runtime {
-    /// Removes a container, running or not. Succeeds for a container that does not exist.
-    ///
-    /// Holds the locks of the container and of its resources. The steps: kill, clean up, forget the
-    /// record and the name. If the cleanup fails, the container stays listed, and the daemon
-    /// retries the cleanup.
+    /// Removes a container, running or not; a missing one is not an error. Holds the locks of the
+    /// container and of its resources. If the cleanup fails, the container stays listed, and the
+    /// daemon retries.
     pub(crate) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), RemoveError> {
         match self.container_entry(id) {
             Ok(entry) => self.remove_entry(&entry).await,

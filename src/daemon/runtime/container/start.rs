@@ -42,11 +42,8 @@ impl ErrorClass for StartError {
 const EXIT_EVENT_WITHIN: Duration = Duration::from_secs(1);
 
 impl Runtime {
-    /// Executes the program of a created container.
-    ///
-    /// Holds the lock of the container. The steps: check the state, start by the shim, record the
-    /// state. If the program cannot be executed, the container is exited, as with containerd: that is
-    /// not undone.
+    /// Executes the program of a created container. Holds the lock of the container. If the program
+    /// cannot be executed, the container is exited, as with containerd: that is not undone.
     pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
         let entry = self.readable_container(id)?;
         let _lock = entry.lock().await;

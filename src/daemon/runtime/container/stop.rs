@@ -44,12 +44,9 @@ pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
 }
 
 impl Runtime {
-    /// Sends the stop signal, waits for `grace`, then kills. Succeeds for a container that does not
-    /// exist or has exited. A container that was not started stays created and can still be
-    /// started, as with containerd and CRI-O.
-    ///
-    /// Takes no lock, so it also stops a container whose start is in progress. Nothing is undone if
-    /// it fails: the client repeats it.
+    /// Sends the stop signal, waits for `grace`, then kills; a missing or exited container is not
+    /// an error. A container that was not started stays created, as with containerd and CRI-O.
+    /// Takes no lock, so it also stops a container whose start is in progress.
     pub(crate) async fn stop(self: &Arc<Self>, id: &str, grace: Duration) -> Result<(), StopError> {
         let entry = match self.container_entry(id) {
             Ok(entry) => entry,

@@ -51,13 +51,10 @@ impl PluginChain<'_> {
         Ok(result.unwrap_or_default())
     }
 
-    /// Detaches a pod, the last plugin first. A plugin that does not know the pod counts as
-    /// successful.
-    ///
-    /// With the result of a complete ADD the first failure ends it, as CNI requires: a repetition
-    /// may need the rest. After an incomplete ADD all plugins are called, each with the whole time
-    /// limit, so that a plugin that rejects its configuration or hangs does not keep the others'
-    /// addresses allocated.
+    /// Detaches a pod, the last plugin first; a plugin that does not know the pod counts as
+    /// successful. After a complete ADD the first failure ends it, as CNI requires; after an
+    /// incomplete one all plugins are called, so that one that fails or hangs does not keep the
+    /// others' addresses allocated.
     pub(crate) async fn del(&self, place: &Attachment, result: Option<&Value>) -> Result<(), PluginError> {
         let told = result.filter(|_| self.version.has_check());
         let mut first = Ok(());
