@@ -26,7 +26,7 @@ fn pods_reach_each_other_and_the_host_with_nothing_installed() {
     assert_eq!(fetch_from_host(&daemon, &format!("http://{at_one}:8080/")), "one\n");
     let seen = client.exec_script(&a, "busybox ip -o addr show dev eth0; busybox ip route; cat /etc/hosts");
     assert!(seen.contains(&format!("{at_one}/32")) && seen.contains("default via 10.213.0.1"), "{seen}");
-    assert!(seen.contains(&format!("{at_one}\tone\n")), "the pod knows itself by its address: {seen}");
+    assert!(seen.contains(&format!("{at_one}\tone\n")), "the pod resolves its own name to its address: {seen}");
     let ping = client.exec_script(&a, "busybox ping -c 1 -W 5 10.213.0.1 >/dev/null && echo host");
     assert_eq!(ping, "host\n");
 }
@@ -58,7 +58,7 @@ fn a_second_daemon_on_the_same_bridge_fails_with_a_remedy() {
         assert!(readiness(&first).status, "restarted: {restarted}");
         assert_eq!(fetch_from_host(&first, &url), "pod\n");
         if !restarted {
-            // Its place is not taken meanwhile.
+            // The name is not free meanwhile.
             first.restart();
         }
     }
@@ -67,9 +67,9 @@ fn a_second_daemon_on_the_same_bridge_fails_with_a_remedy() {
     assert!(readiness(&third).status);
     third.kill9();
     third.env.host().script("ip link delete other0");
-    // In another network the name is free.
+    // In another network namespace the name is free.
     assert!(readiness(&connected("")).status);
-    // The first one that begins after its end may have it.
+    // The first daemon that starts afterwards can have it.
     first.client().remove_everything();
     first.kill9();
     second.restart();
@@ -84,13 +84,13 @@ fn a_pod_with_the_hosts_network_gets_no_address_of_its_own() {
         config.hostname.clear();
     });
     assert_eq!(daemon.client().pod_status(&pod.id).network.unwrap().ip, "");
-    assert_eq!(daemon.env.links(), Vec::<String>::new(), "nothing was made for it");
+    assert_eq!(daemon.env.links(), Vec::<String>::new(), "nothing was created for it");
 }
 
 #[test]
 fn addresses_are_freed_with_their_pods_and_survive_a_restart() {
     let mut daemon = connected("[network.bridge]\npools = [\"10.99.0.0/29\"]");
-    // Of eight addresses three are the network's own, the gateway's and the broadcast address.
+    // Of eight addresses three are reserved: network, gateway and broadcast.
     let pods: Vec<_> = (0..5).map(|n| daemon.run_pod(&format!("pod-{n}"))).collect();
     let ips: Vec<String> = pods.iter().map(|pod| address(&daemon, pod)).collect();
     assert_eq!(ips.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{ips:?}");
@@ -102,7 +102,7 @@ fn addresses_are_freed_with_their_pods_and_survive_a_restart() {
     assert_eq!(pods.iter().map(|pod| address(&daemon, pod)).collect::<Vec<_>>(), ips);
     daemon.client().try_run_pod(daemon.pod_config("one-too-many")).unwrap_err();
     daemon.client().stop_pod(&pods[2].id).unwrap();
-    assert_eq!(daemon.client().pod_status(&pods[2].id).network.unwrap().ip, "", "a stopped pod has none");
+    assert_eq!(daemon.client().pod_status(&pods[2].id).network.unwrap().ip, "", "a stopped pod has no address");
     let config = daemon.pod_config("new");
     let id = wait_for("the address to be free", seconds(5), || daemon.client().try_run_pod(config.clone()).ok());
     let new = Pod { id, config };
@@ -130,7 +130,7 @@ fn packets_from_pods_leave_with_the_address_of_the_node() {
     let daemon = connected("");
     let pod = daemon.run_pod("pod");
     let id = serve(&daemon, &pod);
-    // Another machine: a namespace that knows no way to the pods.
+    // Another machine: a namespace without a route to the pods.
     let name = format!("{}-other", daemon.env.dir().file_name().unwrap().to_str().unwrap());
     let other = crate::support::netns::Host::new(name.clone());
     let host = daemon.env.host();

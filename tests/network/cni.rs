@@ -1,4 +1,4 @@
-//! Networks by the plugins that distributions ship.
+//! Networks with the plugins of the distribution.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses}
 use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 
-/// Where the plugin host-local keeps the addresses it gave out.
+/// The directory in which the plugin host-local keeps allocated addresses.
 fn reservations(env: &TestEnv) -> PathBuf {
     env.dir().join("ipam")
 }
@@ -36,7 +36,7 @@ fn network(env: &TestEnv, name: &str, subnet: &str) -> String {
 }
 
 fn configure(env: &TestEnv, file: &str, text: &str) {
-    // As tools do it: a network is there whole or not at all.
+    // As tools write it: by rename, so the file is complete.
     let draft = env.dir().join("draft");
     fs::write(&draft, text).unwrap();
     fs::rename(draft, env.cni().join(file)).unwrap();
@@ -48,7 +48,7 @@ fn with_network(name: &str) -> Daemon {
     Daemon::on(env)
 }
 
-/// The addresses that are given out.
+/// Returns the allocated addresses.
 fn given_out(daemon: &Daemon, name: &str) -> Vec<String> {
     let entries = fs::read_dir(reservations(&daemon.env).join(name)).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -88,7 +88,7 @@ fn with_cni_alone_the_node_waits_for_a_network() {
     let refusal = daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     daemon.env.wait_until_empty(Some(daemon.pid()));
-    // The first by name that can be used, whatever else is there.
+    // The first valid configuration by name, whatever other files exist.
     configure(&daemon.env, "00-broken.conflist", "{ \"name\": ");
     configure(&daemon.env, "20-second.conflist", &network(&daemon.env, "second", "10.89.0.0/24"));
     configure(&daemon.env, "10-first.conflist", &network(&daemon.env, "first", "10.88.0.0/24"));

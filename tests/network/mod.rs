@@ -1,4 +1,4 @@
-//! Pods and their networks, in a namespace that takes the place of the machine's network.
+//! Pods and their networks, in a network namespace in place of the host's.
 
 mod bridge;
 mod cni;

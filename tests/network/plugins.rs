@@ -1,4 +1,4 @@
-//! Plugins that do not do what they should.
+//! CNI plugins that hang, fail, or return invalid output.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,4 @@
-//! Ports of the host that lead into pods.
+//! Host ports that forward to pods.
 
 use cri_api::v1;
 use tonic::Code;
@@ -21,7 +21,7 @@ fn pod_with(daemon: &Daemon, name: &str, ports: Vec<v1::PortMapping>) -> Pod {
     daemon.run_pod_with(name, |config| config.port_mappings = ports)
 }
 
-/// A machine beside the host's, which reaches it at 192.0.2.1.
+/// A machine beside the host, which reaches it at 192.0.2.1.
 fn neighbour(daemon: &Daemon) -> Host {
     let name = format!("{}-n", daemon.env.dir().file_name().unwrap().to_str().unwrap());
     let neighbour = Host::new(name.clone());
@@ -33,7 +33,7 @@ fn neighbour(daemon: &Daemon) -> Host {
 }
 
 #[test]
-fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
+fn a_host_port_reaches_the_pod_from_everywhere() {
     let daemon = Daemon::on(TestEnv::connected(""));
     let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
     let id = serve(&daemon, &pod);
@@ -46,13 +46,13 @@ fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
         (from(&neighbour, "http://192.0.2.1:12080/") == "pod\n").then_some(())
     });
     assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n", "from the host itself");
-    assert_eq!(fetch_from_host(&daemon, "http://192.0.2.1:12080/"), "pod\n", "by another address of its");
-    assert_eq!(fetch(&daemon, &id, "http://192.0.2.1:12080/"), "pod\n", "from the very pod");
+    assert_eq!(fetch_from_host(&daemon, "http://192.0.2.1:12080/"), "pod\n", "by another address of the host");
+    assert_eq!(fetch(&daemon, &id, "http://192.0.2.1:12080/"), "pod\n", "from the pod itself");
     let other = daemon.run_pod("other");
     let other = serve(&daemon, &other);
     assert_eq!(fetch(&daemon, &other, "http://192.0.2.1:12080/"), "pod\n", "from another pod");
     daemon.client().stop_pod(&pod.id).unwrap();
-    assert_eq!(from(&neighbour, "http://192.0.2.1:12080/"), "", "a stopped pod's port leads nowhere");
+    assert_eq!(from(&neighbour, "http://192.0.2.1:12080/"), "", "the port of a stopped pod is closed");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn host_ports_work_after_a_restart_and_a_loss_of_the_rules() {
     assert!(!address(&daemon, &pod).is_empty());
 }
 
-/// A port of the host that is not for a pod to have is refused, by the name of its field, and leaves nothing.
+/// A host port that a pod cannot have is refused by the name of its field, and leaves nothing.
 fn refused(daemon: &Daemon, port: v1::PortMapping, field: &str) {
     let before = daemon.snapshot();
     let mut config = daemon.pod_config("refused");
@@ -130,7 +130,7 @@ fn ports_of_the_host_and_of_the_daemon_are_refused() {
     refused(&daemon, tcp(80, 12081), "host_port 12081/TCP is in use");
     listener.kill().unwrap();
     listener.wait().unwrap();
-    // Now it is a pod's, and no process gets it, whichever daemon runs.
+    // Now the pod holds the port, and no process can bind it, also with the next daemon.
     pod_with(&daemon, "web", vec![tcp(8080, 12081)]);
     for _ in 0..2 {
         let mut squatter = daemon.env.host().command("timeout");

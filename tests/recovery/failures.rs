@@ -29,7 +29,7 @@ fn a_missing_program_fails_to_start_by_name() {
         let refusal = client.start(&id).unwrap_err();
         assert!(refusal.message().contains(program), "{refusal:?}");
         assert!(refusal.message().contains(words), "{refusal:?}");
-        assert_ne!(refusal.code(), Code::NotFound, "the container is there: {refusal:?}");
+        assert_ne!(refusal.code(), Code::NotFound, "the container exists: {refusal:?}");
         let status = client.wait_exited(&id);
         assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"), "{status:?}");
         assert!(status.message.contains(program), "{status:?}");

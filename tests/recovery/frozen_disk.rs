@@ -1,4 +1,4 @@
-//! File systems of pods that hang: whatever is begun there does not end before they go on.
+//! File systems that hang: requests of their pods wait, and block no other pod.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // It may go on already.
+        // It may be thawed already.
         Command::new("fsfreeze").arg("-u").arg(&self.0).output().ok();
         Command::new("umount").arg("-l").arg(&self.0).status().ok();
     }
@@ -70,7 +70,7 @@ fn create_in_vain(client: &Client, pod: &Pod, config: v1::ContainerConfig) {
     });
     request.set_timeout(Duration::from_secs(1));
     let refusal = client.call(|mut c| async move { c.create_container(request).await }).unwrap_err();
-    // From the daemon, or from this side's own clock.
+    // The deadline of the daemon or of this client.
     assert!(matches!(refusal.code(), Code::DeadlineExceeded | Code::Cancelled), "{refusal:?}");
 }
 
@@ -84,7 +84,7 @@ fn assert_served(daemon: &Daemon, other: &Pod, name: &str) {
     client.stop(&id, 5).unwrap();
     client.remove(&id).unwrap();
     assert!(!client.pods().is_empty() && client.try_pod_status(&other.id).is_ok());
-    assert!(begin.elapsed() < seconds(5), "others waited {:?}", begin.elapsed());
+    assert!(begin.elapsed() < seconds(5), "other pods waited {:?}", begin.elapsed());
 }
 
 /// Kills the daemon, and starts another while the file system is frozen.
@@ -156,7 +156,7 @@ fn a_log_directory_that_hangs_blocks_only_its_pod_until_that_is_stopped() {
     let (pod, second) = (daemon.run_pod_with("pod", in_logs), daemon.run_pod_with("second", in_logs));
     let id = daemon.client().run_idle(&pod, "main");
     disk.freeze();
-    // As often as there are threads that could be held up by it.
+    // As many as there are threads that it could block.
     for _ in 0..4 {
         let id = id.clone();
         give_up(&daemon, move |client| client.reopen_log(&id));
@@ -178,7 +178,7 @@ fn a_killed_daemon_blocked_by_a_disk_is_replaced_at_once() {
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
-    // Writable layers are on a disk that hangs from now on.
+    // Writable layers are on a disk that hangs from here on.
     let (layers, disk) = (daemon.env.root().join("containers"), Disk::new(&daemon.env));
     run(Command::new("cp").arg("-a").arg(&layers).arg(disk.0.join("containers")));
     fs::rename(&layers, layers.with_extension("old")).unwrap();
@@ -189,15 +189,15 @@ fn a_killed_daemon_blocked_by_a_disk_is_replaced_at_once() {
     let begin = Instant::now();
     let mut old = daemon.supersede();
     assert!(begin.elapsed() < seconds(20), "the next daemon took {:?}", begin.elapsed());
-    assert!(old.try_wait().unwrap().is_none(), "the disk did not hold up the first one");
+    assert!(old.try_wait().unwrap().is_none(), "the disk did not block the first daemon");
     assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
     let refused = daemon.env.serve().output().unwrap();
-    assert!(!refused.status.success(), "a third one started beside the second");
+    assert!(!refused.status.success(), "a third daemon started beside the second");
     disk.thaw();
     old.wait().unwrap();
     assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
     let refused = daemon.env.serve().output().unwrap();
-    assert!(!refused.status.success(), "the lock went with the first one");
+    assert!(!refused.status.success(), "the lock was released with the first daemon");
     daemon.client().stop_pod(&pod.id).unwrap();
     daemon.client().remove_pod(&pod.id).unwrap();
     assert_nothing_left(&daemon, &pod);

@@ -1,4 +1,4 @@
-//! Directories without any room left: that of the state, and that of the writable layers.
+//! Full file systems: that of the state, and that of the writable layers.
 
 use std::ffi::CString;
 use std::fs::{self, File};

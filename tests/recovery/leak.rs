@@ -1,4 +1,4 @@
-//! Many pods, and nothing left of them.
+//! Many pods, containers and commands leave no kernel objects, memory or descriptors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -51,7 +51,7 @@ fn remove_pods(daemon: &Daemon) {
 fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
     let daemon = Daemon::on(TestEnv::connected(""));
     let (few, many) = (times(20, 8), times(200, 20));
-    // The first pods create what remains: threads, buffers, arenas of the allocator.
+    // The first pods create objects that stay: threads, buffers, arenas of the allocator.
     for _ in 0..times(2, 1) {
         start_pods(&daemon, few);
         assert_eq!(daemon.client().containers().len(), few);
@@ -120,7 +120,7 @@ fn many_commands_leave_nothing_in_the_shim_and_the_daemon() {
     };
     round();
     let shim = daemon.shims()[0];
-    // Until the last command is forgotten.
+    // Until the shim has released the last command.
     let held = || (kernel_state::holding(shim).fds, kernel_state::holding(daemon.pid()).fds);
     wait_for("two equal looks", seconds(10), || {
         let one = held();
@@ -154,7 +154,7 @@ fn a_container_with_very_deep_directories_can_be_removed() {
     let mut config = container("main", &["sh", "-c", &script]);
     security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
     let id = client.run_config(&pod, config);
-    // Every directory is written to a disk that others may be busy with.
+    // Every directory is written to a disk that others may use.
     (1..=chains).for_each(|number| client.wait_printed(&id, &number.to_string()));
     assert_eq!(client.wait_exited(&id).exit_code, 0);
     client.remove_pod(&pod.id).unwrap();

@@ -23,14 +23,14 @@ impl Tasks {
     fn of(daemon: &Daemon) -> Self {
         cgroup_fixture::make(daemon.env.cgroup());
         let pids = kernel_state::cgroup_dir("pids", daemon.env.cgroup());
-        // Without controllers for cgroups below: on v2 such a cgroup takes no process.
+        // Without controllers for child cgroups: on v2 such a cgroup accepts no process.
         let leaf = pids.join("daemon");
         fs::create_dir(&leaf).unwrap();
         fs::write(leaf.join("cgroup.procs"), daemon.pid().to_string()).unwrap();
         Self { pids, leaf, daemon: daemon.pid() }
     }
 
-    /// Gives room for `more` than there are.
+    /// Permits `more` tasks than exist.
     fn limit(&self, more: usize) {
         let now: usize = fs::read_to_string(self.pids.join("pids.current")).unwrap().trim().parse().unwrap();
         fs::write(self.pids.join("pids.max"), (now + more).to_string()).unwrap();
@@ -58,7 +58,7 @@ fn a_container_that_uses_all_pids_is_stopped_and_the_node_recovers() {
     tasks.limit(100);
     let bomb = client.run(&pod, "bomb", &["sh", "-c", BOMB]);
     client.wait_printed(&bomb, "full");
-    // Idle threads of the daemon end, and nothing else gets their places.
+    // Idle threads of the daemon end, and other processes do not use their ids.
     std::thread::sleep(Duration::from_secs(10));
     tasks.limit(0);
 

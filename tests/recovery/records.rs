@@ -14,7 +14,7 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
-/// Exits with its own code on SIGTERM.
+/// Exits with a code of its own on SIGTERM.
 const POLITE: [&str; 3] = ["sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 1000 & wait; done"];
 
 fn pod_dir(daemon: &Daemon, pod: &Pod) -> PathBuf {
@@ -31,8 +31,8 @@ fn change(file: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(file, serde_json::to_vec(&content).unwrap()).unwrap();
 }
 
-/// As a release after this one might write it: another version, fields and values that are not
-/// known, others missing.
+/// A record as a later release could write it: another version, unknown fields and values, missing
+/// fields.
 fn write_as_newer_release(record: &Path) {
     change(record, |record| {
         record["version"] = 3.into();
@@ -118,10 +118,10 @@ fn a_pod_of_a_later_release_is_listed_keeps_its_resources_and_can_be_removed() {
     assert_eq!((&told.image, &told.image_ref), (&before.image, &before.image_ref));
     assert!(told.reason == "RecordUnreadable" && told.message.contains("version 3"), "{told:?}");
     assert!(client.containers().iter().any(|one| one.id == id && one.labels == before.labels));
-    // Nothing of it was touched.
+    // None of its files or cgroups has changed.
     assert_eq!((daemon.pids(&id), daemon.shims(), daemon.env.links()), (pids.clone(), shims, links));
     assert_refused(&daemon, &pod, &id, &["version 3", "version 2"]);
-    // Its name and address are not given to another pod.
+    // Its name and address are not allocated to another pod.
     let refusal = client.try_run_pod(config.clone()).unwrap_err();
     assert_eq!(refusal.code(), Code::AlreadyExists, "{refusal:?}");
     let other = daemon.run_pod("other");
@@ -130,9 +130,9 @@ fn a_pod_of_a_later_release_is_listed_keeps_its_resources_and_can_be_removed() {
     let client = daemon.client();
     assert_eq!((client.pods().len(), daemon.pids(&id)), (2, pids.clone()));
     for (record, written) in records.iter().zip(&written) {
-        assert_eq!(fs::read(record).unwrap(), *written, "the record is the other release's");
+        assert_eq!(fs::read(record).unwrap(), *written, "the record is unchanged");
     }
-    // It exits like any other.
+    // It exits like any other container.
     client.stop(&id, 60).unwrap();
     let status = client.status(&id);
     assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 5));
@@ -219,7 +219,7 @@ fn a_container_with_a_damaged_record_is_removed_while_its_pod_continues() {
     assert_eq!((client.status(&bad).exit_code, client.lines(&bad).last().unwrap().text.as_str()), (5, "bye"));
     client.remove(&bad).unwrap();
     assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)));
-    assert_eq!(client.script(&pod, "bad", "exit 3").status.exit_code, 3, "its name is free again");
+    assert_eq!(client.script(&pod, "bad", "exit 3").status.exit_code, 3, "the name is free again");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn layers_are_kept_while_the_layers_of_a_container_are_unknown() {
     let request = v1::RemoveImageRequest { image: Some(v1::ImageSpec { image, ..Default::default() }) };
     daemon.client().image_call(|mut c| async move { c.remove_image(request).await }).unwrap();
     daemon.restart();
-    assert!(layer.is_dir(), "the container runs from it");
+    assert!(layer.is_dir(), "the container uses the layer");
     daemon.client().remove_pod(&pod.id).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! A daemon that exits at a bad moment, and the next one.
+//! Daemons that are killed at any moment, and the daemons after them.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,7 +36,7 @@ fn a_restarted_daemon_has_the_state_of_the_previous_one() {
     assert_eq!(after, before);
     assert_eq!([&pod.id, &stopped.id].map(|id| client.pod_status(id)), pods);
     assert_eq!((client.pods().len(), client.containers().len()), (2, 3));
-    assert_eq!(daemon.pids(&running), pids, "the container did not notice");
+    assert_eq!(daemon.pids(&running), pids, "the container was not restarted");
 
     assert_eq!(client.exec_script(&running, "echo alive"), "alive\n");
     client.start(&created).unwrap();
@@ -45,7 +45,7 @@ fn a_restarted_daemon_has_the_state_of_the_previous_one() {
     client.stop(&running, 10).unwrap();
     assert_eq!(client.status(&running).exit_code, 0);
     let refusal = client.try_create(&pod, container("running", &["true"])).unwrap_err();
-    assert_eq!(refusal.code(), Code::AlreadyExists, "names are remembered: {refusal:?}");
+    assert_eq!(refusal.code(), Code::AlreadyExists, "names stay reserved: {refusal:?}");
     for id in [&running, &created, &exited] {
         client.remove(id).unwrap();
     }
@@ -153,7 +153,7 @@ fn a_request_interrupted_by_a_crash_can_be_repeated() {
 }
 
 #[test]
-fn the_death_of_a_shim_stops_its_pod() {
+fn the_exit_of_a_shim_stops_its_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
@@ -165,7 +165,7 @@ fn the_death_of_a_shim_stops_its_pod() {
     let status = client.wait_exited(&id);
     assert_ne!(status.exit_code, 0);
     assert!(!status.reason.is_empty() && status.finished_at > 0, "{status:?}");
-    assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)), "Exited, but it runs");
+    assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)), "status is Exited, but the process runs");
     wait_for("the pod to be not ready", seconds(10), || {
         (client.pod_status(&pod.id).state() == PodSandboxState::SandboxNotready).then_some(())
     });
@@ -181,7 +181,7 @@ fn the_death_of_a_shim_stops_its_pod() {
 }
 
 #[test]
-fn a_shim_that_died_while_no_daemon_ran_is_noticed() {
+fn a_shim_that_exited_without_a_daemon_is_detected() {
     let mut daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(v1::NamespaceMode::Pod));
@@ -197,12 +197,12 @@ fn a_shim_that_died_while_no_daemon_ran_is_noticed() {
     let client = daemon.client();
     assert_eq!(client.pod_status(&pod.id).state(), PodSandboxState::SandboxNotready);
     assert_eq!(client.status(&id).state(), ContainerState::ContainerExited);
-    assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)), "Exited, but it runs");
+    assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)), "status is Exited, but the process runs");
     client.remove_pod(&pod.id).unwrap();
     daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
-/// The shim of a pod, by the note that the daemon keeps.
+/// The PID of a pod's shim, from the daemon's file.
 fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
     let note = daemon.env.state().join("pods").join(pod).join("shim.pid");
     let pid = fs::read_to_string(note).unwrap().trim().parse().unwrap();
@@ -242,7 +242,7 @@ fn a_truncated_record_does_not_affect_other_pods() {
     let client = daemon.client();
     assert_eq!(client.status(&id).state(), ContainerState::ContainerRunning);
     assert!(daemon.env.read_log().contains("pod.json"), "the log names the file");
-    // Put right again, it is as it was.
+    // With the file restored, the pod is as before.
     daemon.kill9();
     fs::write(&file, &text).unwrap();
     daemon.revive();

@@ -1,4 +1,4 @@
-//! Trouble between the daemon and its shims.
+//! Shims that are slow, stopped, killed, or of another version.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -172,7 +172,7 @@ fn the_shim_is_not_in_the_memory_cgroup_of_its_containers() {
     assert_eq!((ended.status.exit_code, ended.status.reason.as_str()), (137, "OOMKilled"));
     let cgroups = fs::read_to_string(format!("/proc/{shim}/cgroup")).unwrap();
     assert!(!cgroups.contains(daemon.env.cgroup()), "the shim is in the pod's cgroup:\n{cgroups}");
-    // Among the last to be killed where crisp may choose so, and never sooner than the daemon.
+    // The OOM killer selects the shim late, and never before the daemon.
     let score =
         |pid: i32| -> i32 { fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap() };
     let held = u64::from_str_radix(&kernel_state::status(daemon.pid())["CapEff"], 16).unwrap();

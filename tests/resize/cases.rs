@@ -9,7 +9,7 @@ const fn burstable(cpu: (i64, i64), memory: (i64, i64)) -> Shape {
     Shape::burstable(cpu, memory)
 }
 
-/// Resizes a pod to each of `shapes` in turn, and back to where it began.
+/// Resizes a pod to each of `shapes` in turn, and back to the first.
 fn there_and_back(begin: &[Shape], shapes: &[&[Shape]]) {
     let target = Target::get();
     let mut pod = KubeletPod::run(&target, "pod", begin);
@@ -50,11 +50,12 @@ fn a_guaranteed_pod_of_three_grows_and_shrinks_at_once() {
     there_and_back(
         &begin,
         &[
-            // More CPU for the first and the third, more memory for the second; less of the other one for each.
+            // More CPU for the first and the third, more memory for the second; less of the other
+            // resource for each.
             &[Shape::guaranteed(1200, 96), Shape::guaranteed(500, 224), Shape::guaranteed(700, 80)],
-            // The pod as a whole stays as it is.
+            // The sum of the pod is unchanged.
             &[Shape::guaranteed(800, 160), Shape::guaranteed(1000, 128), Shape::guaranteed(600, 96)],
-            // Only one of them.
+            // Only one resource.
             &[begin[0], begin[1], Shape::guaranteed(900, 128)],
         ],
     );
@@ -145,7 +146,7 @@ fn a_pod_with_requests_only_changes_them_and_stays_unlimited() {
 
 #[test]
 fn a_pod_with_limits_only_has_requests_of_the_same_size() {
-    // As the API server fills it in, and as it reaches a kubelet from elsewhere.
+    // As the API server sets it, and as another client may send it.
     one(burstable((0, 1000), (0, 128)), &[burstable((0, 1500), (0, 128)), burstable((0, 500), (0, 192))]);
 }
 
@@ -166,7 +167,7 @@ fn a_burstable_pod_of_three_has_a_net_gain_and_a_net_loss() {
     );
 }
 
-/// There is no way back: the API does not let a limit be taken away.
+/// Only in one direction: the API does not permit the removal of a limit.
 #[test]
 fn limits_can_be_added_to_a_container_that_has_none() {
     let target = Target::get();
@@ -176,7 +177,7 @@ fn limits_can_be_added_to_a_container_that_has_none() {
     pod.resize(&[burstable((250, 1500), (128, 224))]);
     let begin = [burstable((500, 0), (96, 0)), burstable((400, 800), (0, 0)), Shape::guaranteed(300, 96)];
     let mut pod = KubeletPod::run(&target, "three", &begin);
-    // The pod has limits with the last of them only.
+    // The pod has limits only if all containers have.
     pod.resize(&[burstable((500, 1000), (96, 160)), begin[1], begin[2]]);
     pod.resize(&[burstable((500, 1000), (96, 160)), burstable((400, 800), (96, 128)), begin[2]]);
 }
@@ -190,7 +191,7 @@ fn a_best_effort_container_can_become_burstable() {
 }
 
 #[test]
-fn the_same_again_changes_nothing_and_is_granted() {
+fn a_repeated_request_succeeds_and_changes_nothing() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &BURSTABLE);
@@ -202,7 +203,7 @@ fn the_same_again_changes_nothing_and_is_granted() {
 }
 
 #[test]
-fn many_changes_one_after_the_other_end_in_the_last() {
+fn after_many_changes_the_last_limits_are_active() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &BURSTABLE);

@@ -12,7 +12,7 @@ use super::views;
 use crate::support::client::Client;
 use crate::support::harness::{seconds, times};
 
-/// The sizes that the container of this number goes through, other ones for each.
+/// The sizes of the container with this number, different for each.
 fn shape(number: usize, round: usize) -> Shape {
     let (number, round) = (i64::try_from(number).unwrap(), i64::try_from(round).unwrap());
     Shape::burstable((100 + number, 1000 + 10 * round), (64, 96 + number + round % 3))
@@ -99,7 +99,7 @@ fn two_concurrent_resizes_of_one_container_end_with_the_limits_of_one_of_them() 
     });
     let [small, large] = [small, large].map(|shape| Limits::of(&shape.resources()));
     let is_small = views::in_kernel(&container.cgroup, &small).is_empty();
-    // Held to the other one, a mixture shows.
+    // Compared with the other request, so that a mixture is found.
     container.expect(if is_small { small } else { large });
     container.check();
 }
@@ -115,7 +115,7 @@ fn a_container_can_be_stopped_while_it_is_resized() {
         threads.spawn(|| {
             let client = target.connect();
             for round in (0..100).cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
-                // Whether it is granted depends on the order of the requests.
+                // The result depends on the order of the requests.
                 update(&client, &container.id, shape(0, round).resources()).ok();
             }
         });

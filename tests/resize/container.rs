@@ -1,4 +1,4 @@
-//! A container that is being resized, and how it ought to be.
+//! A container that is resized, with its expected limits.
 
 use cri_api::v1;
 
@@ -9,7 +9,7 @@ use crate::support::client::{Asked, Client, Pod};
 use crate::support::harness::{seconds, wait_for};
 use crate::support::kernel_state;
 
-/// One container, with everything that was requested for it.
+/// A container, with everything that was requested for it.
 #[derive(Debug)]
 pub(super) struct Container<'t> {
     target: &'t Target,
@@ -46,7 +46,7 @@ impl<'t> Container<'t> {
         container
     }
 
-    /// Makes a container, without a start.
+    /// Creates a container without starting it.
     pub(super) fn create(
         target: &'t Target,
         pod: &Pod,
@@ -60,10 +60,10 @@ impl<'t> Container<'t> {
         Self { target, id, cgroup, name, asked, life: None }
     }
 
-    /// Starts it, and holds it to what it was made with.
+    /// Starts the container, and checks it against its creation.
     pub(super) fn start(&mut self) {
         self.client().start(&self.id).unwrap();
-        // Other processes come and go while a container starts; the first one of all stays.
+        // Other processes may start and exit meanwhile; the first one stays.
         wait_for("the container's first process", seconds(10), || self.first_process());
         self.life = Some(self.life());
         self.check();
@@ -86,13 +86,13 @@ impl<'t> Container<'t> {
         Ok(())
     }
 
-    /// A change that must be granted, and then in force in every view.
+    /// Sends a change that must succeed, and checks all views.
     pub(super) fn update(&mut self, patch: v1::LinuxContainerResources) {
         self.grant(patch);
         self.check();
     }
 
-    /// The same, without a look from inside, where a container has next to no CPU for that.
+    /// The same without the view from inside, if the container has too little CPU for it.
     pub(super) fn update_seen_from_outside(&mut self, patch: v1::LinuxContainerResources) {
         self.grant(patch);
         self.blame(self.differences_outside());
@@ -105,7 +105,7 @@ impl<'t> Container<'t> {
             .unwrap_or_else(|e| panic!("{name} was refused {asked}: {:?}: {}", e.code(), e.message()));
     }
 
-    /// A change that must be refused, and then nothing may be different.
+    /// Sends a change that must be refused, and checks that nothing has changed.
     pub(super) fn refuse(&mut self, patch: v1::LinuxContainerResources) -> tonic::Status {
         let before = self.asked.clone();
         let asked = in_words(&patch);
@@ -165,24 +165,24 @@ impl<'t> Container<'t> {
         }
     }
 
-    /// Its pid and the time of its start.
+    /// Returns the pid and the start time.
     fn first_process(&self) -> Option<(i32, u64)> {
         self.pids().first().map(|pid| (*pid, kernel_state::started(*pid)))
     }
 
-    /// The container's processes, the first one first.
+    /// Returns the container's processes, the first one first.
     pub(super) fn pids(&self) -> Vec<i32> {
         let (pod, id) = self.cgroup.rsplit_once('/').unwrap();
         kernel_state::pids_in(id, pod)
     }
 
-    /// A process in the container by its name.
+    /// Returns a process in the container by its name.
     pub(super) fn process(&self, name: &str) -> Option<i32> {
         let pids = self.pids();
         kernel_state::processes().into_iter().find(|p| p.name == name && pids.contains(&p.pid)).map(|p| p.pid)
     }
 
-    /// A file of its cgroup.
+    /// Returns the content of a file of its cgroup.
     pub(super) fn file(&self, controller: &str, name: &str) -> String {
         let path = kernel_state::cgroup_dir(controller, &self.cgroup).join(name);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

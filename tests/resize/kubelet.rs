@@ -1,9 +1,9 @@
-//! A pod, resized in the order and with the calls of the kubelet.
+//! A pod that is resized in the order and with the calls of the kubelet.
 //!
-//! Memory first, then CPU, and each of them so: the pod's cgroup grows, containers shrink,
-//! containers grow, the pod's cgroup shrinks. The kubelet writes the pod's cgroup itself, and
-//! notifies the runtime before every write. Each call of a container names all of its resources:
-//! the one for memory the CPU of before.
+//! For memory, then for CPU: the pod's cgroup is raised, containers are lowered, containers are
+//! raised, the pod's cgroup is lowered. The kubelet writes the pod's cgroup itself, and calls the
+//! runtime before every write. Each call for a container has all of its resources: the call for
+//! memory has the earlier CPU.
 
 use std::fs;
 
@@ -79,7 +79,7 @@ impl<'t> KubeletPod<'t> {
         }
     }
 
-    /// Those that shrink before those that grow.
+    /// Lowered containers before raised ones.
     fn update_containers(
         &mut self,
         from: &[Shape],
@@ -118,7 +118,7 @@ impl<'t> KubeletPod<'t> {
         kernel_state::cgroup_dir(controller, &self.pod.config.linux.as_ref().unwrap().cgroup_parent).join(file)
     }
 
-    /// The runtime has left the pod's cgroup as the kubelet wrote it.
+    /// Checks that the runtime has not changed the pod's cgroup.
     fn check_own_cgroup(&self) {
         for (file, value) in [self.memory_file(&self.shapes), self.quota_file(&self.shapes)].into_iter().flatten() {
             let found = fs::read_to_string(self.path(file)).unwrap();
@@ -150,7 +150,7 @@ impl<'t> KubeletPod<'t> {
     }
 }
 
-/// The limit of the pod: none if one container has none.
+/// Returns the limit of the pod: none if one container has none.
 fn total(shapes: &[Shape], part: Part) -> Span {
     let spans: Vec<Span> = shapes.iter().map(part).collect();
     let limited = spans.iter().all(|span| span.limit > 0);

@@ -1,4 +1,4 @@
-//! Less memory than is in use: granted or refused, but nothing is killed for it.
+//! Memory limits below the usage: applied or refused, without an OOM kill.
 
 use std::fs;
 
@@ -14,9 +14,9 @@ use crate::support::harness::{kill, seconds, wait_for};
 
 const MIB: i64 = 1 << 20;
 
-/// A container of 192 MiB in which a process holds 96 MiB that only its end gives back.
+/// A container of 192 MiB with a process that holds 96 MiB until it exits.
 fn with_held<'t>(target: &'t Target, pod: &Pod) -> Container<'t> {
-    // The process fills a buffer and can then not write it.
+    // The process fills a buffer, and then blocks while writing it.
     let script = "trap 'exit 0' TERM; dd if=/dev/zero bs=96M count=1 2> /dev/null | sleep 100000 & wait";
     let resources = Shape::guaranteed(1000, 192).resources();
     let container = Container::run_config(target, pod, target.script("main", script), resources);
@@ -25,14 +25,14 @@ fn with_held<'t>(target: &'t Target, pod: &Pod) -> Container<'t> {
 }
 
 #[test]
-fn a_limit_below_what_is_held_kills_nothing_and_a_refusal_changes_nothing() {
+fn a_limit_below_usage_kills_no_process_and_a_refusal_changes_nothing() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = with_held(&target, &pod);
     let holder = container.process("dd").expect("a process that holds memory");
-    // More CPU goes along, which must not come without the rest.
+    // The request has more CPU too, which must not be applied alone.
     let answer = container.try_update(Shape::guaranteed(1500, 64).resources());
-    assert_eq!(views::oom_kills(&container.cgroup), 0, "killed for want of memory, after {answer:?}");
+    assert_eq!(views::oom_kills(&container.cgroup), 0, "OOM kill after {answer:?}");
     assert_eq!(container.process("dd"), Some(holder), "the process that held the memory exited after {answer:?}");
     container.check();
 }
@@ -42,10 +42,10 @@ fn a_limit_below_usage_can_be_requested_repeatedly() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = with_held(&target, &pod);
-    // The kubelet tries every second.
+    // The kubelet repeats the request every second.
     for _ in 0..3 {
         let answer = container.try_update(Shape::guaranteed(1000, 64).resources());
-        assert_eq!(views::oom_kills(&container.cgroup), 0, "killed for want of memory, after {answer:?}");
+        assert_eq!(views::oom_kills(&container.cgroup), 0, "OOM kill after {answer:?}");
     }
     kill(container.process("dd").expect("a process that holds memory"), Signal::KILL);
     wait_for("the memory to be given back", seconds(10), || (views::usage(&container.cgroup) < 48 * MIB).then_some(()));
@@ -53,7 +53,7 @@ fn a_limit_below_usage_can_be_requested_repeatedly() {
 }
 
 #[test]
-fn a_limit_above_what_is_held_is_granted() {
+fn a_limit_above_usage_is_applied() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = with_held(&target, &pod);
@@ -64,11 +64,12 @@ fn a_limit_above_what_is_held_is_granted() {
     assert!(holder.is_some() && container.process("dd") == holder);
 }
 
-/// Where a container reads 128 MiB that are then in the page cache: a directory to mount, and a script.
+/// Reads 128 MiB into the page cache: the directory to mount, and the script.
 fn cached(target: &Target) -> (v1::Mount, &'static str) {
     let is_in_memory = rustix::fs::statfs(target.home()).unwrap().f_type == 0x0102_1994;
     if is_in_memory {
-        // Files there are memory themselves. Many files beside this program are not in the page cache yet.
+        // Files of a tmpfs are memory themselves. Files beside this program are not in the page
+        // cache yet.
         let programs = std::env::current_exe().unwrap();
         let host_path = programs.parent().unwrap().display().to_string();
         let mount = v1::Mount { container_path: "/files".into(), host_path, readonly: true, ..Default::default() };
@@ -81,9 +82,9 @@ fn cached(target: &Target) -> (v1::Mount, &'static str) {
     (mount, "dd if=/dev/zero of=/files/file bs=1M count=128 conv=fsync 2> /dev/null")
 }
 
-/// One test, since files that another one has read would not be charged again.
+/// One test, since files that another test has read would not be charged again.
 #[test]
-fn page_cache_gives_way_to_a_lower_limit_and_is_not_in_the_way_of_a_higher_one() {
+fn page_cache_prevents_neither_a_lower_nor_a_higher_limit() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let (mount, script) = cached(&target);
@@ -98,7 +99,7 @@ fn page_cache_gives_way_to_a_lower_limit_and_is_not_in_the_way_of_a_higher_one()
     });
     container.update(Shape::guaranteed(1000, 64).resources());
     assert!(views::usage(&container.cgroup) <= 64 * MIB);
-    // Full to the brim again.
+    // The page cache fills the limit again.
     target.client().exec_script(&container.id, script);
     for memory in [96, 80, 192] {
         container.update(Shape::guaranteed(1000, memory).resources());

@@ -1,4 +1,4 @@
-//! An update is a patch: what it does not name stays.
+//! An update is a patch: fields that it omits keep their values.
 
 use cri_api::v1;
 
@@ -23,7 +23,7 @@ fn with_container(test: impl FnOnce(Container<'_>)) {
 }
 
 #[test]
-fn a_field_alone_changes_that_field_alone() {
+fn a_single_field_changes_only_that_field() {
     with_container(|mut container| {
         container.update(patch(|p| p.cpu_shares = 300));
         container.update(patch(|p| p.cpu_quota = 70_000));
@@ -44,7 +44,7 @@ fn a_patch_that_names_nothing_changes_nothing() {
     });
 }
 
-/// The CPUs that may be used, as the kernel writes them: the first one, and all.
+/// The CPUs in the kernel's notation: the first one, and all.
 fn cpus() -> (String, String) {
     let name = if kernel_state::is_v2() { "cpuset.cpus.effective" } else { "cpuset.cpus" };
     let all = std::fs::read_to_string(kernel_state::cgroup_dir("cpuset", "/").join(name)).unwrap().trim().to_owned();
@@ -55,7 +55,7 @@ fn cpus() -> (String, String) {
 fn a_change_of_the_cpuset_alone_keeps_all_limits() {
     with_container(|mut container| {
         let (first, all) = cpus();
-        // All that the kubelet's CPU manager sends.
+        // The only field that the kubelet's CPU manager sends.
         container.update(patch(|p| p.cpuset_cpus = first.clone()));
         container.update(patch(|p| p.cpuset_cpus = all));
         container.update(patch(|p| p.cpuset_cpus = first));
@@ -79,7 +79,7 @@ fn a_change_of_limits_keeps_the_cpuset() {
 fn a_quota_of_minus_one_is_unlimited_until_a_limit_is_set() {
     with_container(|mut container| {
         container.update(patch(|p| p.cpu_quota = -1));
-        // Not named, so still unlimited.
+        // Omitted, so still unlimited.
         container.update(memory_limit(160 << 20));
         container.update(v1::LinuxContainerResources { cpu_quota: -1, ..SHAPE.resources() });
         container.update(SHAPE.resources());
@@ -87,27 +87,27 @@ fn a_quota_of_minus_one_is_unlimited_until_a_limit_is_set() {
 }
 
 #[test]
-fn huge_pages_of_none_are_not_taken_for_a_change() {
+fn huge_page_limits_of_0_change_nothing() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let files = hugetlb_files();
     let limits = files.iter().map(|(size, _)| v1::HugepageLimit { page_size: size.clone(), limit: 1 << 30 });
     let resources = v1::LinuxContainerResources { hugepage_limits: limits.collect(), ..SHAPE.resources() };
     let mut container = Container::run_config(&target, &pod, target.idle("main"), resources);
-    // A runtime may leave huge pages alone altogether.
+    // A runtime may ignore huge pages.
     let look = |container: &Container<'_>| files.iter().map(|(_, f)| container.file("hugetlb", f)).collect::<Vec<_>>();
     let before = look(&container);
     let mut zeros = no_huge_pages();
     if zeros.is_empty() {
         zeros.push(v1::HugepageLimit { page_size: "2MB".to_owned(), limit: 0 });
     }
-    // The kubelet sends them for all sizes in every resize, whatever the container was made with.
+    // The kubelet sends them for all sizes in every resize.
     container.update(v1::LinuxContainerResources { hugepage_limits: zeros.clone(), ..SHAPE.resources() });
     container.update(patch(|p| p.hugepage_limits = zeros));
     assert_eq!(look(&container), before, "{files:?}");
 }
 
-/// The sizes that the machine's hugetlb controller knows, if it has one, and the file of each.
+/// The sizes of the machine's hugetlb controller, if it has one, and the file of each.
 fn hugetlb_files() -> Vec<(String, String)> {
     let mounted = kernel_state::hierarchies().iter().any(|(name, _)| name.split(',').any(|one| one == "hugetlb"));
     let root = kernel_state::cgroup_dir("hugetlb", "/");
@@ -119,7 +119,7 @@ fn hugetlb_files() -> Vec<(String, String)> {
 }
 
 #[test]
-fn devices_are_as_open_and_as_shut_as_before() {
+fn access_to_devices_does_not_change() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut config = target.idle("main");
@@ -127,7 +127,7 @@ fn devices_are_as_open_and_as_shut_as_before() {
     crate::support::client::security(&mut config).capabilities = Some(capabilities);
     let mut container = Container::run_config(&target, &pod, config, SHAPE.resources());
     let look = |container: &Container<'_>| {
-        // The kernel's memory, which no container may have.
+        // The device `mem`, which no container may access.
         let script = "echo x > /dev/null && head -c 4 /dev/zero | wc -c; \
             busybox mknod /tmp/mem$$ c 1 1 && head -c 1 /tmp/mem$$ > /dev/null 2>&1 && echo open || echo shut";
         target.client().exec_script(&container.id, script)
@@ -140,13 +140,13 @@ fn devices_are_as_open_and_as_shut_as_before() {
 }
 
 #[test]
-fn files_of_cgroup_v2_are_written_as_named_and_kept_as_not_named() {
+fn unified_files_are_written_if_named_and_kept_otherwise() {
     with_container(|mut container| {
         let unified = |pairs: &[(&str, &str)]| {
             patch(|p| p.unified = pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect())
         };
         if !kernel_state::is_v2() {
-            // There are none. The kubelet sends none, and nothing changes whether a runtime accepts them or not.
+            // The machine has none, so the kubelet sends none; a runtime may accept or refuse them.
             container.try_update(unified(&[("memory.high", "1048576")])).ok();
             return container.check();
         }

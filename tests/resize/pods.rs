@@ -35,7 +35,7 @@ fn resources(quota: i64, shares: i64, memory: i64) -> v1::LinuxContainerResource
 }
 
 #[test]
-fn the_pods_cgroup_is_the_callers_and_stays_as_it_is() {
+fn a_pod_cgroup_of_the_caller_is_not_changed() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));
@@ -49,12 +49,12 @@ fn the_pods_cgroup_is_the_callers_and_stays_as_it_is() {
     ] {
         // Sent again after the kubelet's own write failed, and with the old values when the kubelet reverts a write.
         let known = update_pod(target.client(), &pod.id, asked.clone());
-        assert_eq!(update_pod(target.client(), &pod.id, asked), known, "the same answer to the same request");
+        assert_eq!(update_pod(target.client(), &pod.id, asked), known, "a repeated request gets the same response");
         assert_eq!(own_files(&pod), before);
         container.check();
     }
     container.update(Shape::guaranteed(800, 160).resources());
-    assert_eq!(own_files(&pod), before, "nor does a container's update change it");
+    assert_eq!(own_files(&pod), before, "an update of a container does not change the pod's cgroup");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Requests that cannot be granted change nothing.
+//! Requests that must be refused change nothing.
 
 use cri_api::v1;
 use tonic::Code;
@@ -15,7 +15,7 @@ fn patch(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> v1::LinuxCont
     patch
 }
 
-/// Values that no kernel takes, each beside others that are fine.
+/// Values that no kernel accepts, each beside valid ones.
 fn bad() -> Vec<v1::LinuxContainerResources> {
     let fine = || v1::LinuxContainerResources { cpu_shares: 700, ..memory_limit(160 << 20) };
     vec![
@@ -30,7 +30,7 @@ fn bad() -> Vec<v1::LinuxContainerResources> {
 }
 
 #[test]
-fn a_bad_value_is_refused_and_nothing_of_its_request_is_done() {
+fn an_invalid_value_is_refused_and_nothing_is_changed() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &SHAPE);
@@ -41,7 +41,7 @@ fn a_bad_value_is_refused_and_nothing_of_its_request_is_done() {
 }
 
 #[test]
-fn cpus_that_the_machine_has_not_are_refused_and_nothing_else_is_done() {
+fn cpus_that_do_not_exist_are_refused_and_nothing_is_changed() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let mut container = Container::run(&target, &pod, "main", &SHAPE);

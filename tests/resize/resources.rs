@@ -1,4 +1,5 @@
-//! Requests and limits, what the kubelet makes of them, and what must then be in force.
+//! Requests and limits of a pod spec, the kubelet's values for them, and the values expected in the
+//! kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,9 +9,9 @@ use cri_api::v1;
 
 use crate::support::kernel_state;
 
-/// Of a machine with this much the kubelet reckons the OOM score of a Burstable container.
+/// The memory from which the kubelet computes the OOM score of a Burstable container.
 const CAPACITY: i64 = 16 << 30;
-/// As the kubelet sends it, also without a limit.
+/// The kubelet's period, also without a limit.
 pub(super) const PERIOD: i64 = 100_000;
 
 /// A request and a limit; 0 is none.
@@ -21,14 +22,15 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Whether the kubelet takes this for smaller: by the limit, and by the request where that is the same.
+    /// Whether the kubelet compares this as smaller: by the limit, and by the request if the limits
+    /// are equal.
     pub(super) fn is_below(self, other: Self) -> bool {
         let endless = |limit| if limit == 0 { i64::MAX } else { limit };
         (endless(self.limit), self.request) < (endless(other.limit), other.request)
     }
 }
 
-/// A container's resources as its pod's spec has them: milli-CPUs and bytes.
+/// A container's resources in its pod's spec: milli-CPUs and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shape {
     pub(super) cpu: Span,
@@ -47,7 +49,7 @@ impl Shape {
         Self { cpu, memory: Span { request: memory.0 << 20, limit: memory.1 << 20 } }
     }
 
-    /// The kubelet's request for it, at the creation and in every resize.
+    /// The kubelet's request for the container, at its creation and in every resize.
     pub(super) fn resources(&self) -> v1::LinuxContainerResources {
         let cpu = self.cpu;
         v1::LinuxContainerResources {
@@ -88,7 +90,7 @@ impl Shape {
     }
 }
 
-/// A limit of memory and nothing else; where memory and swap have a limit together, the kubelet makes it the same.
+/// A memory limit alone; where memory and swap are limited together, the kubelet sets both to it.
 pub(super) fn memory_limit(bytes: i64) -> v1::LinuxContainerResources {
     let with_swap = kernel_state::cgroup_dir("memory", "/").join("memory.memsw.limit_in_bytes").exists();
     v1::LinuxContainerResources {
@@ -98,17 +100,17 @@ pub(super) fn memory_limit(bytes: i64) -> v1::LinuxContainerResources {
     }
 }
 
-/// Shares of so many milli-CPUs.
+/// The shares of this many milli-CPUs.
 pub(super) fn shares(cpu: i64) -> i64 {
     (cpu * 1024 / 1000).clamp(2, 262_144)
 }
 
-/// The quota of so many milli-CPUs.
+/// The quota of this many milli-CPUs.
 pub(super) fn quota(cpu: i64) -> i64 {
     if cpu == 0 { 0 } else { (cpu * PERIOD / 1000).max(1000) }
 }
 
-/// A request without what it leaves out.
+/// Returns a request without its empty fields.
 pub(super) fn in_words(asked: &v1::LinuxContainerResources) -> String {
     let all = format!("{asked:?}");
     let empty = format!("{:?}", v1::LinuxContainerResources::default());
@@ -121,7 +123,7 @@ fn fields(text: &str) -> impl Iterator<Item = &str> {
     inner.split(", ")
 }
 
-/// One entry for every size that the machine has, as the kubelet sends it in every update.
+/// One entry for every size of the machine, as the kubelet sends it in every update.
 pub(super) fn no_huge_pages() -> Vec<v1::HugepageLimit> {
     let mut limits = Vec::new();
     for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
@@ -151,7 +153,7 @@ impl Limits {
         Self::default().after(resources)
     }
 
-    /// The contract of a patch: what it does not name is kept.
+    /// A patch keeps the values that it omits.
     pub(super) fn after(&self, patch: &v1::LinuxContainerResources) -> Self {
         let or = |new, old| if new == 0 { old } else { new };
         let cpuset = if patch.cpuset_cpus.is_empty() { &self.cpuset } else { &patch.cpuset_cpus };
@@ -164,7 +166,7 @@ impl Limits {
         }
     }
 
-    /// The files of the container's cgroup, and what each of them may hold.
+    /// The files of the container's cgroup, and the accepted values of each.
     pub(super) fn files(&self) -> Vec<File> {
         let v2 = kernel_state::is_v2();
         let mut files = Vec::new();
@@ -198,7 +200,7 @@ impl Limits {
     }
 }
 
-/// A file of a cgroup, and every value that would be right in it.
+/// A file of a cgroup, and every accepted value.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) controller: &'static str,
@@ -211,7 +213,7 @@ impl File {
         kernel_state::cgroup_dir(self.controller, cgroup).join(self.name)
     }
 
-    /// Where the kubelet's own tests read it.
+    /// The path at which the kubelet's own tests read it.
     pub(super) fn inside(&self) -> String {
         let dir = Path::new("/sys/fs/cgroup");
         let dir = if kernel_state::is_v2() { dir.to_owned() } else { dir.join(self.controller) };
@@ -219,7 +221,7 @@ impl File {
     }
 }
 
-/// The weight of so many shares: by the kubelet's own formula, and by the one of newer low-level runtimes.
+/// The weight of these shares, by the kubelet's formula and by that of recent low-level runtimes.
 fn weights(shares: i64) -> Vec<String> {
     let linear = 1 + (shares - 2) * 9999 / 262_142;
     let log = f64::from(i32::try_from(shares).unwrap()).log2();

@@ -1,4 +1,4 @@
-//! A runtime that is restarted between and amid updates.
+//! A runtime that is restarted between and during updates.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ const SHAPE: Shape = Shape::burstable((500, 1000), (64, 128));
 const OTHER: Shape = Shape::burstable((750, 1500), (96, 192));
 
 #[test]
-fn a_resize_is_known_and_active_after_a_restart() {
+fn a_resize_is_reported_and_active_after_a_restart() {
     let target = Target::alone();
     let pod = target.run_pod("pod");
     let mut changed = Container::run(&target, &pod, "changed", &SHAPE);
@@ -42,7 +42,7 @@ fn an_interrupted_update_can_be_repeated() {
             threads.spawn(|| {
                 let client = target.connect();
                 for shape in [OTHER, SHAPE].iter().cycle().take_while(|_| !done.load(Ordering::Relaxed)) {
-                    // Refused, cut off or done: the kubelet cannot know.
+                    // Refused, interrupted or applied: the kubelet has no response.
                     update(&client, &container.id, shape.resources()).ok();
                 }
             });

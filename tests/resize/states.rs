@@ -1,4 +1,4 @@
-//! Updates of containers that do not run.
+//! Updates of containers that are not running.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ fn a_resize_before_the_start_is_active_after_it() {
     container.update(SHAPE.resources());
 }
 
-/// Both answers let the kubelet go on, as long as it need not wait for them.
+/// Both responses let the kubelet continue, if they are immediate.
 fn try_resize(target: &Target, id: &str) -> Option<Code> {
     let begin = Instant::now();
     let answer = update(target.client(), id, OTHER.resources());
@@ -36,7 +36,7 @@ fn try_resize(target: &Target, id: &str) -> Option<Code> {
 }
 
 #[test]
-fn an_exited_container_is_granted_or_not_found_and_stays_exited() {
+fn an_update_of_an_exited_container_succeeds_or_is_not_found_and_starts_nothing() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let by_itself = Container::create(&target, &pod, target.script("by-itself", "exit 3"), SHAPE.resources());
@@ -54,7 +54,7 @@ fn an_exited_container_is_granted_or_not_found_and_stays_exited() {
 }
 
 #[test]
-fn a_container_of_a_stopped_pod_is_granted_or_not_found() {
+fn an_update_in_a_stopped_pod_succeeds_or_is_not_found() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let container = Container::run(&target, &pod, "main", &SHAPE);

@@ -14,7 +14,7 @@ fn read_by_kubelet(told: &v1::LinuxContainerResources) -> (i64, i64, i64) {
     (request, limit.max(0), told.memory_limit_in_bytes.max(0))
 }
 
-/// The kubelet takes what it allocated for what it reads where both are tiny.
+/// The kubelet uses its allocated value if both are below its minimum.
 fn same(found: i64, allocated: i64, tiny: i64) -> bool {
     found == allocated || (found <= tiny && allocated <= tiny)
 }
@@ -38,7 +38,7 @@ fn every_amount_of_cpu_is_reported_as_requested() {
         let file = if kernel_state::is_v2() { "cpu.weight" } else { "cpu.shares" };
         weights.push(container.file("cpu", file).parse::<i64>().unwrap());
     }
-    assert!(weights.is_sorted() && weights[0] > 0, "more CPU never weighs less: {weights:?}");
+    assert!(weights.is_sorted() && weights[0] > 0, "more CPU must not give a lower weight: {weights:?}");
     container.update(usual.resources());
 }
 
@@ -103,7 +103,7 @@ fn a_container_sees_the_cgroup_version_that_limits_it_and_no_other() {
     let target = Target::get();
     let pod = target.run_pod("pod");
     let container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));
-    // How the kubelet's tests choose the files that they read.
+    // The kubelet's tests select the files that they read in this way.
     let seen = target.client().exec_script(&container.id, "mount -t cgroup2 | grep -c /sys/fs/cgroup || true");
     assert_eq!(seen, if kernel_state::is_v2() { "1\n" } else { "0\n" });
 }

@@ -1,4 +1,4 @@
-//! The runtime under test, and what a test makes there.
+//! The runtime under test, and the objects that a test creates in it.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +17,10 @@ use crate::support::client::{Asked, Client, Pod, container};
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::BOX;
 
-/// The same as critest uses.
+/// The image of critest.
 const USUAL_IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
 
-/// Waits to be stopped, and then ends at once.
+/// Waits for a signal, and then exits at once.
 const IDLE: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 
 /// A CRI runtime. Dropping it removes everything that a test created there, also if the test failed.
@@ -28,9 +28,9 @@ const IDLE: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
 pub(super) struct Target {
     client: Client,
     image: String,
-    /// Above the cgroups of this test's pods.
+    /// The parent of the cgroups of this test's pods.
     cgroup: String,
-    /// For logs and volumes of this test's pods.
+    /// The directory for logs and volumes of this test's pods.
     home: TempDir,
     pods: Mutex<Vec<String>>,
     runtime: Runtime,
@@ -42,7 +42,7 @@ enum Runtime {
     Other { socket: PathBuf, _turn: Turn },
 }
 
-/// Tests share a runtime that was not started for them, but for those that restart it.
+/// Tests share a runtime that was not started for them, except those that restart it.
 #[derive(Debug)]
 struct Turn {
     _shared: Option<RwLockReadGuard<'static, ()>>,
@@ -110,7 +110,7 @@ impl Target {
         &self.client
     }
 
-    /// A connection of its own, for another thread.
+    /// Opens another connection, for another thread.
     pub(super) fn connect(&self) -> Client {
         Client::connect(&socket_of(&self.runtime))
     }
@@ -120,12 +120,12 @@ impl Target {
         matches!(self.runtime, Runtime::Other { .. })
     }
 
-    /// A directory of the host's, for a volume.
+    /// Creates a directory of the host, for a volume.
     pub(super) fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// Ends the runtime at once where it is crisp, and brings it back.
+    /// Kills the runtime if it is crisp, and starts it again.
     pub(super) fn restart(&self) {
         match &self.runtime {
             Runtime::Crisp(daemon) => daemon.lock().restart(),
@@ -140,14 +140,14 @@ impl Target {
         });
     }
 
-    /// Runs a pod below a cgroup of its own, which is made first, as the kubelet does.
+    /// Runs a pod below a cgroup of its own, which is created first, as the kubelet does.
     pub(super) fn run_pod(&self, name: &str) -> Pod {
         let cgroup = format!("{}/{name}", self.cgroup);
         cgroup_fixture::make(&cgroup);
         self.run_pod_below(name, &cgroup)
     }
 
-    /// Runs a pod below a cgroup that is there.
+    /// Runs a pod below an existing cgroup.
     fn run_pod_below(&self, name: &str, cgroup: &str) -> Pod {
         let logs = self.home().join("logs").join(name);
         fs::create_dir_all(&logs).unwrap();
@@ -162,7 +162,7 @@ impl Target {
             security_context: Some(security),
             ..Default::default()
         };
-        // The name of the cgroup makes it one of its own in a runtime that has other pods.
+        // The name of the cgroup is unique, also in a runtime with other pods.
         let uid = format!("{}-{name}", self.cgroup.trim_start_matches('/'));
         let config = v1::PodSandboxConfig {
             metadata: Some(v1::PodSandboxMetadata {
@@ -180,7 +180,7 @@ impl Target {
         pod
     }
 
-    /// The configuration of a container that runs a shell script.
+    /// Returns the configuration of a container that runs a shell script.
     pub(super) fn script(&self, name: &str, script: &str) -> v1::ContainerConfig {
         let mut config = container(name, &["sh", "-c", script]);
         config.image = Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() });
@@ -212,7 +212,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // A second panic would end the test program with everything that other tests still have to clear.
+        // A second panic would abort the test program before other tests have cleaned up.
         if catch_unwind(AssertUnwindSafe(|| self.clear())).is_err() && !std::thread::panicking() {
             panic!("pods and cgroups of this test still exist");
         }
@@ -233,7 +233,7 @@ pub(super) fn update(client: &Client, id: &str, linux: v1::LinuxContainerResourc
     client.call(|mut c| async move { c.update_container_resources(request).await }).map(drop)
 }
 
-/// UpdatePodSandboxResources: whether the runtime has it.
+/// Calls UpdatePodSandboxResources; returns whether the runtime implements it.
 pub(super) fn update_pod(client: &Client, id: &str, resources: v1::LinuxContainerResources) -> bool {
     let request = v1::UpdatePodSandboxResourcesRequest {
         pod_sandbox_id: id.to_owned(),
@@ -248,7 +248,7 @@ pub(super) fn update_pod(client: &Client, id: &str, resources: v1::LinuxContaine
     }
 }
 
-/// As the kubelet sees it.
+/// The status in the kubelet's conversion.
 pub(super) fn is_unimplemented(refusal: &tonic::Status) -> bool {
     match refusal.code() {
         Code::Unimplemented => true,

@@ -8,7 +8,8 @@ use super::resources::{File, Limits};
 use crate::support::client::Client;
 use crate::support::kernel_state;
 
-/// Where ContainerStatus differs: it must be complete, or silent where the runtime `may_report_nothing`.
+/// Returns the differences of ContainerStatus: it must be complete, or empty if the runtime
+/// `may_report_nothing`.
 pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_report_nothing: bool) -> Vec<String> {
     let Some(told) = status.resources.as_ref().and_then(|resources| resources.linux.as_ref()) else {
         return if may_report_nothing { Vec::new() } else { vec!["ContainerStatus: resources are absent".to_owned()] };
@@ -36,7 +37,7 @@ pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_report
     lines
 }
 
-/// Where the files of the container's cgroup differ, read on the host.
+/// Returns the differences of the cgroup's files, read on the host.
 pub(super) fn in_kernel(cgroup: &str, asked: &Limits) -> Vec<String> {
     let read = |file: &File| {
         let path = file.on_host(cgroup);
@@ -46,7 +47,8 @@ pub(super) fn in_kernel(cgroup: &str, asked: &Limits) -> Vec<String> {
     files.iter().filter_map(|file| difference("the kernel", file, read(file).trim())).collect()
 }
 
-/// Where the same files differ as the kubelet's tests read them: by a command in the container.
+/// Returns the differences of the same files, read by a command in the container, as the kubelet's
+/// tests do.
 pub(super) fn inside(client: &Client, id: &str, asked: &Limits) -> Vec<String> {
     let files = asked.files();
     let reads: Vec<String> = files.iter().map(|file| format!("head -n 1 {}", file.inside())).collect();
@@ -67,15 +69,15 @@ fn alternatives<T: ToString>(wanted: &[T]) -> String {
     wanted.iter().map(T::to_string).collect::<Vec<_>>().join(" or ")
 }
 
-/// How many processes of a cgroup the kernel has killed for want of memory.
+/// Returns the number of OOM kills in a cgroup.
 pub(super) fn oom_kills(cgroup: &str) -> u64 {
     let file = if kernel_state::is_v2() { "memory.events" } else { "memory.oom_control" };
     let text = fs::read_to_string(kernel_state::cgroup_dir("memory", cgroup).join(file)).unwrap();
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-    count.expect("the kernel counts what it kills").parse().unwrap()
+    count.expect("the kernel counts OOM kills").parse().unwrap()
 }
 
-/// The memory that a cgroup is charged with.
+/// Returns the memory that is charged to a cgroup.
 pub(super) fn usage(cgroup: &str) -> i64 {
     let file = if kernel_state::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
     fs::read_to_string(kernel_state::cgroup_dir("memory", cgroup).join(file)).unwrap().trim().parse().unwrap()

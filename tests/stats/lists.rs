@@ -11,7 +11,7 @@ use crate::support::client::{Client, IDLE, Pod, container};
 use crate::support::harness::{Daemon, seconds, slow, times};
 
 #[test]
-fn a_list_has_what_lives_and_the_filters_narrow_it() {
+fn a_list_has_containers_with_processes_and_filters_apply() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (front, back) = (daemon.run_pod("front"), daemon.run_pod("back"));
@@ -57,7 +57,7 @@ fn a_list_has_what_lives_and_the_filters_narrow_it() {
 }
 
 #[test]
-fn a_stream_has_what_the_list_has_in_pieces_of_bounded_size() {
+fn a_stream_has_the_items_of_the_list_in_bounded_messages() {
     let daemon = Daemon::start();
     let client = daemon.client();
     assert!(client.stream_stats(None).is_empty() && client.stream_pod_stats(None).is_empty());
@@ -83,7 +83,7 @@ fn a_stream_has_what_the_list_has_in_pieces_of_bounded_size() {
 }
 
 #[test]
-fn stats_of_what_does_not_exist_have_the_right_code() {
+fn stats_of_a_missing_object_return_the_right_code() {
     let daemon = Daemon::start();
     let client = daemon.client();
     for (id, code) in [("", Code::InvalidArgument), ("0123", Code::NotFound), (&"f".repeat(64), Code::NotFound)] {
@@ -99,7 +99,7 @@ fn stats_of_what_does_not_exist_have_the_right_code() {
 }
 
 #[test]
-fn stats_wait_for_no_work_and_a_new_daemon_has_them_at_once() {
+fn stats_wait_for_no_change_and_a_new_daemon_has_them_at_once() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run(&pod, "main", &["sh", "-c", "trap '' TERM; echo idle; while :; do sleep 1; done"]);

@@ -117,7 +117,7 @@ fn kernel_number(daemon: &Daemon, container: &str, files: [&str; 2]) -> u64 {
 }
 
 #[test]
-fn a_running_container_has_every_number_that_the_kernel_has() {
+fn a_running_container_has_every_value_that_the_kernel_has() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -240,7 +240,7 @@ fn cpu_time_grows_under_load_and_its_rate_is_reported() {
 }
 
 #[test]
-fn memory_follows_what_a_container_takes_and_gives_back() {
+fn memory_usage_follows_the_allocations_of_a_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -279,7 +279,7 @@ fn anonymous_memory_and_page_faults_are_reported() {
 }
 
 #[test]
-fn the_writable_layer_grows_with_what_is_written_and_outlives_the_program() {
+fn the_writable_layer_grows_with_written_files_and_is_reported_after_the_exit() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

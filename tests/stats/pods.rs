@@ -56,7 +56,7 @@ fn a_pods_stats_are_those_of_its_cgroup_and_of_its_containers() {
 }
 
 #[test]
-fn the_network_is_the_pods_own_and_the_hosts_is_nobodys() {
+fn network_usage_is_that_of_the_pod_and_absent_with_the_hosts_network() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

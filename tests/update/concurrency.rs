@@ -89,7 +89,7 @@ fn assert_whole(shown: &v1::LinuxContainerResources) {
 }
 
 #[test]
-fn many_changes_of_one_container_at_once_end_in_one_of_them_whole() {
+fn concurrent_changes_of_one_container_end_with_the_values_of_one() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(100, 64));

@@ -1,4 +1,4 @@
-//! A daemon killed between any two steps of a change.
+//! A daemon that is killed between any two steps of a resize.
 
 use super::*;
 use crate::support::env::TestEnv;
@@ -29,7 +29,7 @@ fn killed_at(point: &str, from: (i64, i64), to: (i64, i64)) -> Option<bool> {
 }
 
 #[test]
-fn a_change_that_was_cut_off_is_finished_or_undone() {
+fn an_interrupted_change_is_finished_or_undone() {
     for (from, to) in [((500, 64), (700, 128)), ((700, 128), (500, 64))] {
         assert_eq!(killed_at("resize.journal", from, to), Some(false));
         let mut writes = 0;
@@ -44,7 +44,7 @@ fn a_change_that_was_cut_off_is_finished_or_undone() {
 }
 
 #[test]
-fn a_half_written_journal_does_no_harm() {
+fn a_half_written_journal_changes_nothing() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
@@ -54,20 +54,20 @@ fn a_half_written_journal_does_no_harm() {
         fs::write(format!("{dir}/resize-journal.json"), text).unwrap();
         daemon.revive();
         assert_limits(&daemon, &id, 500, 64);
-        assert!(!fs::exists(format!("{dir}/resize-journal.json")).unwrap(), "it is gone");
-        // And the next one is written and closed in its place.
+        assert!(!fs::exists(format!("{dir}/resize-journal.json")).unwrap(), "the journal was removed");
+        // The next journal replaces it, and is closed.
         daemon.client().update(&id, limits(700, 64)).unwrap();
         daemon.client().update(&id, limits(500, 64)).unwrap();
     }
 }
 
 #[test]
-fn a_restart_forgets_nothing_of_a_change() {
+fn a_restart_keeps_all_values_of_a_change() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
     let mut odd = limits(15, 96);
-    // No weight of v2 gives these shares back.
+    // No weight of v2 can be converted back to these shares.
     odd.cpu_shares = 257;
     odd.cpu_quota = 1500;
     daemon.client().update(&id, odd.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! Limits that another process wrote.
+//! Drift: limits that another process wrote.
 
 use super::*;
 use crate::support::env::TestEnv;
@@ -19,7 +19,7 @@ fn a_limit_that_another_process_wrote_is_reported_once() {
         if kernel_state::is_v2() { ("cpu.max", "20000 100000") } else { ("cpu.cfs_quota_us", "20000") };
     fs::write(file(&daemon, &id, name), foreign).unwrap();
     for _ in 0..3 {
-        assert_eq!(client.in_force(&id).cpu_quota, 20_000, "the kernel's word");
+        assert_eq!(client.in_force(&id).cpu_quota, 20_000, "the kernel's value");
     }
     let info = client.container_info(&id)["resources"].clone();
     assert_eq!(info["drift"][0]["file"], name, "{info}");
@@ -50,7 +50,7 @@ fn requested_shares_are_reported_only_while_the_kernel_has_them() {
     let (name, foreign) = if kernel_state::is_v2() { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
     fs::write(file(&daemon, &id, name), foreign).unwrap();
     let shown = client.in_force(&id).cpu_shares;
-    // The least shares that make this weight.
+    // The lowest shares with this weight.
     assert!(if kernel_state::is_v2() { (200_000..=262_144).contains(&shown) } else { shown == 262_144 }, "{shown}");
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::support::env::TestEnv;
 use crate::support::harness::{scrape, seconds, wait_for};
 
-/// A pod with so many MiB in a cgroup that crisp manages.
+/// A pod of `mib` MiB in a cgroup that crisp manages.
 fn sized_pod(daemon: &Daemon, name: &str, mib: i64) -> Pod {
     daemon.run_pod_with(name, |config| config.linux.get_or_insert_default().resources = Some(limits(800, mib)))
 }

@@ -1,5 +1,4 @@
-//! Containers that have ended keep their cgroup, and with it their statistics, but bind the limits
-//! of their pod no longer.
+//! Exited containers keep their cgroup and statistics, but do not restrict the limits of their pod.
 
 use std::io;
 
@@ -8,8 +7,8 @@ use rustix::process::Signal;
 use super::*;
 use crate::support::harness::kill;
 
-/// As a kubelet writes the limits of the pod that it owns. Version 1 refuses a quota below that of
-/// any cgroup in the pod.
+/// Writes the limits of the kubelet's pod. Version 1 refuses a quota below that of any cgroup in
+/// the pod.
 fn set_pod_quota(parent: &str, millis: i64) -> io::Result<()> {
     let dir = kernel_state::cgroup_dir("cpu", parent);
     if kernel_state::is_v2() {
@@ -28,8 +27,8 @@ fn requests(millis: i64, mib: i64) -> v1::LinuxContainerResources {
     asked
 }
 
-/// That the pod can be lowered below the limits of the container, which has ended, and that what it
-/// used is still known.
+/// Checks that the pod can be lowered below the limits of the exited container, and that the
+/// container's usage is still reported.
 fn is_released(daemon: &Daemon, parent: &str, id: &str) {
     let client = daemon.client();
     assert_eq!(client.status(id).state(), v1::ContainerState::ContainerExited);
@@ -101,7 +100,7 @@ fn the_cgroup_of_a_container_that_ended_before_this_daemon_is_released_too() {
     let id = daemon.client().run_limited(&pod, "main", requests(1000, 64));
     daemon.client().stop(&id, 0).unwrap();
     daemon.kill9();
-    // As a daemon leaves it that does not release it.
+    // The state that a daemon without this feature leaves.
     let (name, bound) = if kernel_state::is_v2() { ("memory.min", 8 * MIB) } else { ("cpu.cfs_quota_us", 100_000) };
     fs::write(file(&daemon, &id, name), bound.to_string()).unwrap();
     daemon.revive();

@@ -137,7 +137,7 @@ fn an_oom_kill_in_the_minute_after_is_noted() {
 }
 
 #[test]
-fn the_newest_64_entries_are_kept_and_a_damaged_file_is_left_aside() {
+fn the_newest_64_entries_are_kept_and_a_damaged_file_is_renamed() {
     let (mut daemon, pod, id) = start();
     let client = daemon.client();
     for number in 0..150 {

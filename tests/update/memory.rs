@@ -1,4 +1,4 @@
-//! Lowering memory: never by killing, with numbers where it cannot be, and page cache first.
+//! Lowering memory limits: without an OOM kill, page cache first, and refusals with numbers.
 
 use std::path::Path;
 
@@ -7,9 +7,10 @@ use tonic::Code;
 use super::*;
 use crate::support::harness::{seconds, wait_for};
 
-/// A container whose first process holds so many megabytes that cannot be given back.
+/// A container whose first process holds this many megabytes.
 pub(crate) fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
-    // The shell keeps the text in itself, a letter takes a byte; and it stays, since there is more to do.
+    // The shell keeps the text in a variable, a byte per letter; the later commands keep the shell
+    // running.
     let script = format!("x=$(head -c {} /dev/zero | tr '\\0' a); echo holding; sleep 100000; echo $x", mib * MIB);
     let mut config = container(name, &["sh", "-c", &script]);
     config.linux.as_mut().unwrap().resources = Some(limits(1000, limit));
@@ -24,7 +25,7 @@ fn a_limit_below_usage_is_rejected_with_numbers_and_kills_no_process() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    // Copies on the way through the pipe need room as well.
+    // The copies in the pipe need memory too.
     let id = holding(&daemon, &pod, "main", 24, 256);
     let pids = daemon.pids(&id);
     for swap in [0, 12 * MIB] {
@@ -38,10 +39,14 @@ fn a_limit_below_usage_is_rejected_with_numbers_and_kills_no_process() {
         assert_limits(&daemon, &id, 1000, 256);
         assert_eq!((daemon.pids(&id), oom_kills(&daemon, &id).as_str()), (pids.clone(), "0"));
         if kernel_state::is_v2() {
-            assert_eq!(fs::read_to_string(file(&daemon, &id, "memory.high")).unwrap(), "max\n", "the brake is off");
+            assert_eq!(
+                fs::read_to_string(file(&daemon, &id, "memory.high")).unwrap(),
+                "max\n",
+                "memory.high is unlimited"
+            );
         }
     }
-    // With enough room it works.
+    // With a sufficient limit it succeeds.
     client.update(&id, limits(700, 128)).unwrap();
     assert_limits(&daemon, &id, 700, 128);
     assert_eq!(daemon.pids(&id), pids);
@@ -52,11 +57,11 @@ fn has_swap_limit(daemon: &Daemon, id: &str) -> bool {
     kernel_state::cgroups_under(daemon.env.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
 }
 
-/// Takes what was built out of memory, so that the next to read it has it on his account.
+/// Removes built files from the page cache, so that the next reader is charged for them.
 fn forget_what_was_built(built: &Path) {
     for entry in fs::read_dir(built).unwrap().flatten() {
         if let Ok(file) = fs::File::open(entry.path()) {
-            // Only what is on the disk can go.
+            // Dirty pages stay in the cache.
             file.sync_data().ok();
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();
         }
@@ -64,7 +69,7 @@ fn forget_what_was_built(built: &Path) {
 }
 
 #[test]
-fn page_cache_gives_way() {
+fn page_cache_is_reclaimed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -86,7 +91,7 @@ fn page_cache_gives_way() {
     let usage = if kernel_state::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
     let usage = || fs::read_to_string(file(&daemon, &id, usage)).unwrap().trim().parse::<i64>().unwrap();
     let cached = usage();
-    assert!(cached > 32 * MIB, "{cached} bytes were read into memory");
+    assert!(cached > 32 * MIB, "only {cached} bytes of page cache");
     client.update(&id, limits(1000, 16)).unwrap_or_else(|e| panic!("{cached} bytes in use: {e:?}"));
     assert_limits(&daemon, &id, 1000, 16);
     assert!(usage() <= 16 * MIB);
@@ -94,7 +99,7 @@ fn page_cache_gives_way() {
 }
 
 #[test]
-fn a_status_is_answered_while_memory_is_waited_for() {
+fn a_status_is_returned_while_memory_is_reclaimed() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -105,7 +110,7 @@ fn a_status_is_answered_while_memory_is_waited_for() {
     let begin = std::time::Instant::now();
     let mut looks = 0;
     while !updating.is_finished() {
-        assert_eq!(client.in_force(&id).memory_limit_in_bytes, 256 * MIB, "never anything between");
+        assert_eq!(client.in_force(&id).memory_limit_in_bytes, 256 * MIB, "no value between old and new");
         assert_eq!(client.containers().len(), 1);
         looks += 1;
         assert!(begin.elapsed() < seconds(30));
@@ -138,7 +143,7 @@ fn a_container_whose_memory_alone_is_limited_may_not_swap() {
         assert_eq!((told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes), (mib * MIB, mib * MIB), "status");
     };
     assert_both(&id, 64);
-    // Memory alone, up and down, and together with everything else.
+    // Memory alone, raised and lowered, and together with all other limits.
     for mib in [128, 96, 160] {
         let memory = v1::LinuxContainerResources { memory_limit_in_bytes: mib * MIB, ..Default::default() };
         client.update(&id, memory).unwrap();
@@ -148,7 +153,7 @@ fn a_container_whose_memory_alone_is_limited_may_not_swap() {
     assert_both(&id, 32);
     client.update(&id, limits(800, 32)).unwrap();
     assert_both(&id, 32);
-    // One that had no limit gets its first.
+    // A container without a limit gets its first one.
     let free = client.run_idle(&pod, "free");
     assert_eq!(client.in_force(&free).memory_swap_limit_in_bytes, 0);
     client.update(&free, limits(500, 64)).unwrap();

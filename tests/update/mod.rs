@@ -1,4 +1,5 @@
-//! Guarantees of crisp for resizes beyond those of every runtime: all or nothing, as read back from the kernel.
+//! Guarantees of crisp for resizes beyond those of other runtimes: all or nothing, read back from
+//! the kernel.
 
 mod concurrency;
 mod crash;
@@ -77,7 +78,7 @@ impl Client {
         serde_json::from_str(&self.try_pod_status(id).unwrap().info["info"]).unwrap()
     }
 
-    /// A container that does nothing within these limits.
+    /// A container that only waits, with these limits.
     pub(crate) fn run_limited(&self, pod: &Pod, name: &str, limits: v1::LinuxContainerResources) -> String {
         self.run_config(pod, limited(name, limits))
     }
@@ -107,14 +108,14 @@ pub(crate) fn kernel_limits(daemon: &Daemon, cgroup: &str) -> [String; 3] {
     }
 }
 
-/// How often the kernel killed in the cgroup.
+/// Returns the number of OOM kills in the cgroup.
 pub(crate) fn oom_kills(daemon: &Daemon, cgroup: &str) -> String {
     let name = if kernel_state::is_v2() { "memory.events" } else { "memory.oom_control" };
     let text = fs::read_to_string(file(daemon, cgroup, name)).unwrap();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().to_owned()
 }
 
-/// Asserts that status and kernel have just these limits.
+/// Asserts that status and kernel have exactly these limits.
 pub(crate) fn assert_limits(daemon: &Daemon, id: &str, millis: i64, mib: i64) {
     let asked = limits(millis, mib);
     let shown = daemon.client().in_force(id);

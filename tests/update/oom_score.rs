@@ -11,7 +11,7 @@ fn with_score(score: i64) -> v1::LinuxContainerResources {
 }
 
 #[test]
-fn a_new_score_is_for_the_processes_that_had_the_old_one_and_for_those_to_come() {
+fn a_new_score_applies_to_processes_with_the_old_one_and_to_later_ones() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -25,7 +25,7 @@ fn a_new_score_is_for_the_processes_that_had_the_old_one_and_for_those_to_come()
     };
     assert_eq!(scores(), ["300", "300", "700"]);
     client.update(&id, with_score(500)).unwrap();
-    assert_eq!(scores(), ["500", "500", "700"], "one chose its own");
+    assert_eq!(scores(), ["500", "500", "700"], "a process that changed its own score keeps it");
     assert_eq!(client.in_force(&id).oom_score_adj, 500);
     assert_eq!(client.exec_script(&id, "cat /proc/self/oom_score_adj"), "500\n");
     // As the CPU manager requests: only a cpuset.
@@ -44,7 +44,7 @@ fn may_lower() -> bool {
 }
 
 #[test]
-fn a_score_that_may_not_be_set_is_a_warning_or_by_choice_an_error() {
+fn a_score_that_cannot_be_set_is_a_warning_or_an_error_by_setting() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");

@@ -1,4 +1,4 @@
-//! Requests and limits as the pod spec states them, changed with what they come to (KEP-4112).
+//! Declared pod resources (KEP-4112): changes of requests and limits as the pod spec has them.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! Pods as a whole: sized where crisp owns the cgroup, only remembered where the client does.
+//! UpdatePodSandboxResources: applied to a cgroup of crisp, only recorded for a cgroup of the
+//! client.
 
 use super::*;
 use crate::support::harness::times;
@@ -16,7 +17,7 @@ fn sized(
     })
 }
 
-/// The kubelet's word for "no limit" where it read it from a cgroup.
+/// The kubelet's value for "no limit", as it reads it from a cgroup.
 fn no_limit() -> v1::LinuxContainerResources {
     let memory = if kernel_state::is_v2() { -1 } else { 9_223_372_036_854_771_712 };
     v1::LinuxContainerResources {
@@ -40,7 +41,7 @@ fn a_pod_cgroup_of_crisp_includes_the_overhead_and_follows_resizes() {
     daemon.client().update_pod(&pod.id, limits(2000, 256), limits(250, 32)).unwrap();
     let [cpu, _, memory] = kernel_limits(&daemon, &cgroup);
     assert_eq!((cpu.as_str(), memory), ("225000 100000", (288 * MIB).to_string()));
-    // Now the container has room.
+    // Now the container's limit fits below that of the pod.
     daemon.client().update(&id, limits(2000, 256)).unwrap();
     assert_limits(&daemon, &id, 2000, 256);
 
@@ -61,10 +62,10 @@ fn a_pod_cgroup_of_crisp_includes_the_overhead_and_follows_resizes() {
     assert!(memory == "max" || memory.len() > 18, "{memory}");
 }
 
-/// As a kubelet makes a container whose pod is being raised: v1 would refuse a quota above the
-/// pod's, and the pod's is only raised for a container that runs.
+/// The kubelet creates a container while its pod is being raised: v1 would refuse a quota above the
+/// pod's, and the kubelet raises the pod only if the container runs.
 #[test]
-fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
+fn a_container_created_before_its_pod_is_raised_runs_and_is_raised_later() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = sized(&daemon, "pod", limits(82, 128), v1::LinuxContainerResources::default());
@@ -78,13 +79,14 @@ fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
 }
 
 #[test]
-fn a_pod_that_the_client_owns_is_remembered_and_never_touched() {
+fn a_size_of_a_pod_of_the_client_is_recorded_and_not_applied() {
     let mut daemon = Daemon::start();
     let parent = daemon.env.pod_cgroup("pod-of-the-kubelet");
     let config = |config: &mut v1::PodSandboxConfig| config.linux.as_mut().unwrap().cgroup_parent = parent.clone();
     let pod = daemon.run_pod_with("pod", config);
     let before = kernel_limits(&daemon, "pod-of-the-kubelet");
-    // As the kubelet calls: before its own write, again with the old values when that failed, and once more.
+    // The kubelet's calls: before its own write, again with the old values after that failed, and
+    // once more.
     for _ in 0..times(50, 5) {
         for resources in [limits(1000, 128), no_limit(), limits(2000, 256)] {
             daemon.client().update_pod(&pod.id, resources, v1::LinuxContainerResources::default()).unwrap();

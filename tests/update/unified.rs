@@ -1,4 +1,4 @@
-//! Files that a request names itself, swap, and huge pages.
+//! Files that a request names in `unified`, and huge pages.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn with_unified(pairs: &[(&str, &str)]) -> v1::LinuxContainerResources {
 }
 
 #[test]
-fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warning_elsewhere() {
+fn named_files_are_written_if_they_exist_and_ignored_with_a_warning_otherwise() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
@@ -31,7 +31,7 @@ fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warnin
         assert_eq!(holds(&daemon, name), value, "{name}");
         assert_eq!(daemon.client().in_force(&id).unified[name], value, "{name}");
     }
-    // One file that the kernel does not take: none of them changes.
+    // One file that the kernel rejects: none of them changes.
     let refusal = daemon.client().update(&id, with_unified(&[("memory.high", "max"), ("memory.oom.group", "7")]));
     assert!(refusal.unwrap_err().message().contains("memory.oom.group"));
     assert_eq!(
@@ -40,14 +40,14 @@ fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warnin
     );
     let refusal = daemon.client().update(&id, with_unified(&[("memory.nonsense", "1")])).unwrap_err();
     assert_eq!(refusal.code(), tonic::Code::FailedPrecondition, "{refusal:?}");
-    // Files that the next change does not name keep their values.
+    // Files that the next change omits keep their values.
     daemon.client().update(&id, limits(700, 96)).unwrap();
     assert_eq!(holds(&daemon, "memory.min"), "8388608");
     assert_limits(&daemon, &id, 700, 96);
 }
 
 #[test]
-fn huge_pages_that_a_change_grants_are_granted_and_the_kubelets_zeros_take_none_away() {
+fn huge_page_limits_are_applied_and_the_kubelets_zeros_ignored() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -59,7 +59,7 @@ fn huge_pages_that_a_change_grants_are_granted_and_the_kubelets_zeros_take_none_
     let name = if kernel_state::is_v2() { "hugetlb.2MB.max" } else { "hugetlb.2MB.limit_in_bytes" };
     let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
     if !dirs.iter().any(|dir| dir.ends_with(&id) && dir.join(name).exists()) {
-        // Without the controller there is nothing to grant, and nothing to take away.
+        // Without the controller there is no limit to apply.
         assert_eq!(client.update(&id, huge(4 << 20)).unwrap_err().code(), tonic::Code::FailedPrecondition);
         client.update(&id, huge(0)).unwrap();
         return;

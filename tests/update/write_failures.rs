@@ -1,4 +1,4 @@
-//! Each write made to fail, one after the other.
+//! Each write of a resize fails in turn; all earlier ones are undone.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn after_any_failed_write_all_values_are_as_before() {
         let pod = daemon.run_pod("pod");
         let id = client.run_limited(&pod, "main", limits(500, 64));
         let cpuset_before = cpuset_of(&daemon, &id);
-        // Memory falls and CPU rises, so that there are writes of both kinds.
+        // Memory is lowered and CPU raised, so both kinds of writes occur.
         let mut asked = limits(700, 48);
         asked.cpuset_cpus = "0".into();
         match client.update(&id, asked) {
@@ -43,7 +43,7 @@ fn cpuset_of(daemon: &Daemon, id: &str) -> String {
 }
 
 #[test]
-fn a_change_that_cannot_be_written_down_is_not_made() {
+fn a_change_that_cannot_be_recorded_is_not_made() {
     for point in ["resize.journal", "resize.applied"] {
         let daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=fail"));
         let client = daemon.client();
@@ -55,7 +55,7 @@ fn a_change_that_cannot_be_written_down_is_not_made() {
     }
 }
 
-/// A file that cannot be written for as long as this lives.
+/// A file that cannot be written until this is dropped.
 struct ReadOnly(PathBuf);
 
 impl ReadOnly {
@@ -74,7 +74,7 @@ impl Drop for ReadOnly {
 }
 
 #[test]
-fn a_file_that_is_read_only_is_named_and_the_rest_taken_back() {
+fn a_read_only_file_is_named_and_other_writes_are_undone() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -109,9 +109,9 @@ fn a_cgroup_that_another_process_removed_is_only_an_error() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let ended = client.script(&pod, "ended", "true");
-    client.update(&ended.id, limits(500, 64)).expect("it has ended: there is nothing to change");
+    client.update(&ended.id, limits(500, 64)).expect("the container has exited: nothing to change");
     let id = client.run_limited(&pod, "main", limits(500, 64));
-    // Its processes go up one level, so that the cgroup can be removed under it.
+    // The processes move to the parent, so that the cgroup can be removed.
     for dir in kernel_state::cgroups_under(daemon.env.cgroup()).iter().filter(|dir| dir.ends_with(&id)) {
         for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap().lines() {
             let above = if kernel_state::is_v2() {

@@ -23,7 +23,7 @@ impl Staged {
     ///
     /// - Creates hard links to files of the layers below: the files are shared.
     /// - Copies the metadata of directories that the layer implied but did not list; otherwise they
-    /// would have crisp's default owner and mode.
+    ///   would have crisp's default owner and mode.
     /// - Hides everything below an opaque root: overlayfs ignores the mark there.
     pub(crate) fn link_across_layers(&self, below: &[PathBuf]) -> io::Result<()> {
         let files = self.files();

@@ -48,7 +48,7 @@ mod tests {
         }
         assert_eq!(clash(&pool, false, Some(9), &[route("10.213.0.0/16", 9, 0)]), None, "the bridge's own");
         let several = Route { index: None, ..route("10.213.0.0/16", 0, 0) };
-        assert_eq!(clash(&pool, true, None, &[several]), Some(several), "a route with several ways");
+        assert_eq!(clash(&pool, true, None, &[several]), Some(several), "a multipath route");
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn detaching_removes_everything_and_may_be_repeated() {
         let ports = [port(Protocol::Tcp, "", 8080, 80), port(Protocol::Udp, "127.0.0.1", 53, 53)];
         for number in 1..4 {
             let pod = attach(&bridge, number, &ports);
-            assert_eq!(pod.at(0), address("10.213.0.2", 0), "the only one there is");
+            assert_eq!(pod.at(0), address("10.213.0.2", 0), "the only free address");
             tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
             assert!(
                 left().contains("crisp0-0000000") && left().contains("8080") && left().contains("127.0.0.1 . udp . 53")

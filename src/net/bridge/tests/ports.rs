@@ -126,7 +126,7 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
         assert!(matches!(&error, AttachError::Port(PortError::Taken { pod, .. }) if *pod == first.pod.id), "{error}");
         assert_eq!(error.to_string(), format!("host port 8080/TCP is already used by pod {}", first.pod.id));
         assert_eq!(error.kind(), ErrorKind::Precondition);
-        assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was made");
+        assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was created");
         bridge.detach(&second.id).unwrap().wait();
         tcp(&first.netns, first.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         // Free as soon as the pod is detached.

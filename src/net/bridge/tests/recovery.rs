@@ -63,7 +63,7 @@ fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
         first.set_up().unwrap();
         tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         drop(first);
-        assert!(second.set_up().is_err(), "the pods of the first are still there, and its successor comes");
+        assert!(second.set_up().is_err(), "the pods of the first daemon still exist");
         let next = dual();
         next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
         next.gc().unwrap();

@@ -144,7 +144,7 @@ fn a_pod_with_a_stolen_address_receives_no_packets_for_it() {
         steal();
         let known = asking.netns.sh("ip neigh");
         let stolen = known.lines().any(|line| line.contains(&thief_mac) && line.starts_with("10.213.0.3 "));
-        assert!(stolen, "without the filter it works: {known}");
+        assert!(stolen, "without the filter the attack works: {known}");
     });
 }
 
@@ -183,10 +183,10 @@ fn packets_to_unused_addresses_create_no_neighbours() {
             (0..200).for_each(|number| drop(four.send_to(b"x", (Ipv4Addr::new(10, 213, 7, number), 9))));
         });
         let outside = |host: usize| host <= before.0 + 1;
-        assert!(outside(neighbors(&env.host)), "the machine outside, and no more");
+        assert!(outside(neighbors(&env.host)), "only the machine outside");
         sh("nft flush chain inet crisp unused");
         sends();
-        assert!(neighbors(&env.host) > before.0 + 100, "without the rule it does");
+        assert!(neighbors(&env.host) > before.0 + 100, "without the rule entries are created");
     });
 }
 

@@ -129,7 +129,7 @@ fn a_pods_interface_has_the_usual_name_addresses_and_routes() {
         assert!(host.contains("state forwarding"), "{host}");
         assert!(host.contains("link/ether 0a:57:"), "{host}");
         assert!(host.contains("learning off flood off"), "{host}");
-        assert!(!shown.contains("fe80"), "every address there would be a neighbour: {shown}");
+        assert!(!shown.contains("fe80"), "link-local address: {shown}");
         assert_eq!(sh("cat /proc/sys/net/ipv6/conf/crisp0/accept_ra").trim(), "0");
     });
 }

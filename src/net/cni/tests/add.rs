@@ -63,7 +63,7 @@ async fn each_plugin_receives_the_result_of_those_before_it() {
     test_env.list(&[("first", conf), ("second", json!({})), ("third", json!({}))]);
     test_env.cni.add(&pod("p1")).await.unwrap();
     let wanted = json!({ "type": "first", "name": "net", "cniVersion": "1.0.0", "own": { "deep": [1, 2] } });
-    assert_eq!(test_env.stdin_of("first", "ADD"), wanted, "its own part, and nothing that is for runtimes");
+    assert_eq!(test_env.stdin_of("first", "ADD"), wanted, "only its own configuration");
     let result: Value = serde_json::from_str(RESULT).unwrap();
     assert_eq!(test_env.stdin_of("second", "ADD")["prevResult"], result);
     let second = json!({ "cniVersion": "1.0.0", "ips": [{ "address": "10.9.9.9/24" }], "mark": 2 });
@@ -183,7 +183,7 @@ async fn the_highest_version_of_all_plugins_is_used() {
     assert_eq!(test_env.stdin_of("new", "ADD")["cniVersion"], "0.4.0");
     let told = test_env.stdin_of("old", "ADD");
     assert_eq!(told["cniVersion"], "0.4.0");
-    assert_eq!(told["prevResult"]["cniVersion"], "0.4.0", "the result of another version is brought into its form");
+    assert_eq!(told["prevResult"]["cniVersion"], "0.4.0", "the result is converted to the version");
     assert_eq!(
         (&told["prevResult"]["ips"][0]["version"], &told["prevResult"]["ips"][1]["version"]),
         (&json!("4"), &json!("6"))

@@ -54,7 +54,7 @@ async fn a_pod_is_detached_with_the_configuration_of_its_record() {
     test_env.cni.del(&pod("p1")).await.unwrap();
     assert_eq!(test_env.calls(), ["DEL second", "DEL first"]);
     test_env.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(test_env.calls().len(), 2, "there is neither a network nor anything known: nothing to do");
+    assert_eq!(test_env.calls().len(), 2, "without a network and a record nothing is called");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ async fn failed(env: &TestEnv, script: &str) -> (AddError, String) {
     let error = env.cni.add(&pod("p1")).await.unwrap_err();
     let output = words(&error);
     let calls = ["ADD first", "ADD second", "DEL third", "DEL second", "DEL first"];
-    assert_eq!(env.calls(), calls, "all of the network is taken back: {output}");
+    assert_eq!(env.calls(), calls, "all plugins receive DEL: {output}");
     assert!(env.cached().is_empty(), "{output}");
     assert!(output.contains("second") && output.contains("net"), "{output}");
     (error, output)
