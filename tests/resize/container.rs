@@ -139,7 +139,7 @@ impl<'t> Container<'t> {
         lines.extend(views::in_kernel(&self.cgroup, &self.asked));
         match views::oom_kills(&self.cgroup) {
             0 => {}
-            number => lines.push(format!("the kernel: {number} processes were killed for want of memory")),
+            number => lines.push(format!("the kernel: {number} OOM kills")),
         }
         let (now, then) = (self.life_of(&status), self.life.as_ref());
         if Some(&now) != then {

@@ -332,8 +332,8 @@ mod tests {
         let next: Vec<_> = (0..3).map(|n| pool.reserve(&format!("b{n}")).unwrap()).collect();
         assert_eq!(next, [ips(&["10.1.0.3"]), ips(&["10.1.0.5"]), ips(&["10.1.0.6"])], "after the highest");
         pool.next = 0x1_0000;
-        assert_eq!(pool.reserve("c").unwrap(), ips(&["10.1.0.0"]), "the earlier gateway can be allocated");
-        assert_eq!(pool.reserve("d").unwrap(), ips(&["10.1.0.7"]), "but 10.1.0.1 is still the bridge's");
+        assert_eq!(pool.reserve("c").unwrap(), ips(&["10.1.0.0"]), "the network address of the earlier pool is free");
+        assert_eq!(pool.reserve("d").unwrap(), ips(&["10.1.0.7"]), "10.1.0.1 still belongs to the bridge");
         let net = "10.1.0.0/24".parse().unwrap();
         let fits = |ip: &str| is_for_pods(&net, ip.parse().unwrap());
         assert!(fits("10.1.0.2") && fits("10.1.0.254"));

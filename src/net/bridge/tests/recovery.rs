@@ -56,10 +56,10 @@ fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
         }
         assert!(matches!(second.gc().unwrap_err(), GcError::NotReady(NotReady::Taken { .. })));
         second.detach(&id(2)).unwrap().wait();
-        assert_eq!(seen(), before, "nothing was touched");
+        assert_eq!(seen(), before, "nothing was changed");
         env.outside.enter(|| dual().set_up()).unwrap();
         sh("nft flush ruleset");
-        assert!(dual().set_up().is_err(), "flushing all rules does not free it");
+        assert!(dual().set_up().is_err(), "flushing all rules does not free the bridge");
         first.set_up().unwrap();
         tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         drop(first);
