@@ -70,11 +70,14 @@ fn a_spec_that_other_users_may_write_is_refused() {
     let file = specs.path("high/one.json");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
-    assert!(refusal.message().contains("one.json: the CDI spec must not be world-writable"), "{refusal:?}");
+    assert!(
+        refusal.message().contains("one.json: the CDI spec (cdi.spec_dirs) must not be world-writable"),
+        "{refusal:?}"
+    );
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
     let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
-    assert!(refusal.message().contains("one.json: belongs to user 1000"), "{refusal:?}");
+    assert!(refusal.message().contains("one.json: the CDI spec (cdi.spec_dirs) belongs to user 1000"), "{refusal:?}");
 }
 
 /// Before the launcher enters the root, a link of the image would resolve on the host.
