@@ -1,4 +1,4 @@
-//! `crisp history`, the metrics, the log and the kernel have the same events with the same numbers.
+//! `crisp history`, the metrics, the log, the spans and the kernel have the same events with the same numbers.
 //! A new report of resizes, OOM kills or drift adds its check to [`agree`].
 
 use serde_json::{Value, json};
@@ -7,6 +7,7 @@ use super::history::history;
 use super::*;
 use crate::support::env::TestEnv;
 use crate::support::harness::{scrape, seconds, wait_for};
+use crate::support::otlp_collector::{Collector, Manner, attribute};
 
 /// A resize as every report must have it.
 struct Event {
@@ -52,9 +53,35 @@ fn agree(daemon: &Daemon, id: &str, events: &[Event], metrics: &str) {
     }
 }
 
+/// Checks the spans of resizes against `events`. A resize that the next daemon finishes has no request and no span.
+fn spans_agree(collector: &Collector, events: &[Event]) {
+    for Event { memory: (old, new), outcome, reason } in events.iter().filter(|event| event.reason != Some("recovery"))
+    {
+        let changes = format!("memory={old}→{new}");
+        let span = wait_for(&format!("a span with {changes}"), seconds(30), || {
+            collector.spans().into_iter().find(|span| {
+                let is_this = |value: String| value.split(' ').any(|change| change == changes);
+                span.name == "resize" && attribute(&span.attributes, "changes").is_some_and(is_this)
+            })
+        });
+        assert_eq!(attribute(&span.attributes, "outcome").as_deref(), Some(*outcome));
+        assert_eq!(attribute(&span.attributes, "reason").as_deref(), *reason);
+        let all = collector.spans();
+        let has = |name: &str| all.iter().any(|step| step.name == name && step.parent_span_id == span.span_id);
+        // A shrink may be refused before it is written, or by the kernel.
+        let written = *outcome == "applied" || has("resize.write");
+        for (step, expected) in
+            [("plan", true), ("journal", written), ("write", written), ("record", *outcome == "applied")]
+        {
+            assert_eq!(has(&format!("resize.{step}")), expected, "{step} of {changes}");
+        }
+    }
+}
+
 #[test]
-fn history_metrics_and_log_report_the_same_events_with_the_same_numbers() {
-    let mut daemon = Daemon::with_failpoints(TestEnv::with_metrics(""), "");
+fn history_metrics_log_and_spans_report_the_same_events_with_the_same_numbers() {
+    let collector = Collector::new(Manner::Takes);
+    let mut daemon = Daemon::with_failpoints(TestEnv::with_metrics(&collector.settings()), "");
     let pod = daemon.run_pod("pod");
     let client = daemon.client();
     // Holds 24 MiB, and takes 200 MiB more when it may.
@@ -85,6 +112,7 @@ fn history_metrics_and_log_report_the_same_events_with_the_same_numbers() {
     assert!(metrics.contains("\ncrisp_resource_drift_total 1\n"), "{metrics}");
     agree(&daemon, &id, &events, &metrics);
     assert_eq!(history(&daemon, &id)[0]["drift"][0]["found"], foreign);
+    spans_agree(&collector, &events);
 
     daemon.kill9();
     daemon.revive_with_failpoints("resize.recorded=kill");

@@ -160,14 +160,21 @@ pub(crate) fn apply<A: Serialize>(
     record: impl FnOnce(AppliedValues) -> Result<(), ResizeError>,
 ) -> Result<(), ResizeError> {
     let change = &journal.change;
-    let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
+    let written = if change.is_empty() {
+        None
+    } else {
+        Some(tracing::debug_span!("resize.journal").in_scope(|| journal.write(dir))?)
+    };
     let outcome = failpoint::at("resize.journal").map_err(ResizeError::from).and_then(|()| {
         let before = cgroup::usage_if_lowered(group, change);
-        let committed = cgroup::commit(&failpoint::with_failpoints(group), change);
+        let writing = tracing::debug_span!("resize.write");
+        let committed = writing.in_scope(|| cgroup::commit(&failpoint::with_failpoints(group), change));
         let after = before.and_then(|_| cgroup::usage_if_lowered(group, change));
         *reclaimed = before.zip(after).map(|(before, after)| Bytes(before.0.saturating_sub(after.0)));
         let settings = committed?;
-        let kept = failpoint::at("resize.applied").map_err(ResizeError::from).and_then(|()| record(settings));
+        let recording = tracing::debug_span!("resize.record");
+        let applied = failpoint::at("resize.applied").map_err(ResizeError::from);
+        let kept = applied.and_then(|()| recording.in_scope(|| record(settings)));
         kept.map_err(|first| match cgroup::commit(group, &change.reversed()) {
             Ok(_) => first,
             Err(source) => ResizeError::Left { first: Box::new(first), source },

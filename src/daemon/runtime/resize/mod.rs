@@ -7,6 +7,7 @@ pub(crate) mod history;
 pub(crate) mod journal;
 pub(crate) mod outcomes;
 pub(crate) mod resources;
+mod span;
 mod systemd_reload;
 pub(crate) mod times;
 pub(crate) mod transaction;

@@ -16,12 +16,13 @@ use model::resources::{Bytes, LimitsPatch, OomScoreAdj};
 use model::{CgroupPath, ErrorClass, ErrorDetail, ErrorKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 use super::caller::Caller;
 use super::finished::{FileChange, FinishedResize, ResizeTarget, file_changes};
-use super::journal;
 use super::journal::{Journal, Recovered, ResizeError};
 use super::outcomes::Outcome;
+use super::{journal, span};
 use crate::runtime::container::oom_score;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, Runtime, blocking};
@@ -149,8 +150,19 @@ impl Runtime {
         update: R::Update,
         caller: Caller,
     ) -> Result<(), UpdateError> {
+        self.resize_in_span(entry, update, caller).instrument(span::resize_span()).await
+    }
+
+    async fn resize_in_span<R: Resizable>(
+        self: &Arc<Self>,
+        entry: &Arc<Entry<R>>,
+        update: R::Update,
+        caller: Caller,
+    ) -> Result<(), UpdateError> {
         let (began, clock) = (SystemTime::now(), Instant::now());
-        let (attempt, result) = match plan(entry, self.cgroup_of(entry), update, began, &caller) {
+        let planning = tracing::debug_span!("resize.plan");
+        let planned = planning.in_scope(|| plan(entry, self.cgroup_of(entry), update, began, &caller));
+        let (attempt, result) = match planned {
             Ok(Some(resize)) => self.attempt(entry, resize).await,
             Ok(None) => {
                 self.resizes.count(Outcome::Unchanged);
@@ -188,6 +200,7 @@ impl Runtime {
         self.resizes.count(resize.outcome);
         self.resizes.times().note(resize, &resources);
         resize.log(&resources);
+        span::record(resize, &resources);
         self.history.add(resize, self.pod_dir(&resize.target.pod));
         if resize.outcome.words().0 == "applied" {
             self.watched.add(resize, cgroup);
