@@ -90,6 +90,8 @@ pub struct RawContainer {
     pub selinux: String,
     pub capabilities: Vec<String>,
     pub rlimits: BTreeMap<String, String>,
+    pub resize_notices: Vec<String>,
+    pub resize_hook: Vec<String>,
 }
 
 /// The settings that a handler may override; a missing one has the value of [`RawContainer`].
@@ -106,6 +108,8 @@ pub struct RawHandler {
     pub selinux: Option<String>,
     pub capabilities: Option<Vec<String>>,
     pub rlimits: Option<BTreeMap<String, String>>,
+    pub resize_notices: Option<Vec<String>>,
+    pub resize_hook: Option<Vec<String>>,
 }
 
 impl RawHandler {
@@ -121,6 +125,8 @@ impl RawHandler {
             selinux,
             capabilities,
             rlimits,
+            resize_notices,
+            resize_hook,
         } = self;
         RawContainer {
             log_line_max: log_line_max.unwrap_or(all.log_line_max),
@@ -135,6 +141,8 @@ impl RawHandler {
             selinux: selinux.unwrap_or(all.selinux),
             capabilities: capabilities.unwrap_or(all.capabilities),
             rlimits: rlimits.unwrap_or(all.rlimits),
+            resize_notices: resize_notices.unwrap_or(all.resize_notices),
+            resize_hook: resize_hook.unwrap_or(all.resize_hook),
         }
     }
 }
@@ -289,6 +297,8 @@ impl Default for RawContainer {
             selinux: "auto".into(),
             capabilities: CAPABILITIES.map(str::to_owned).into(),
             rlimits: BTreeMap::new(),
+            resize_notices: Vec::new(),
+            resize_hook: Vec::new(),
         }
     }
 }

@@ -9,6 +9,7 @@ use security::seccomp;
 
 use super::OomPolicy;
 use super::file::{RawContainer, RawHandler};
+use super::resize_notice::AllowedNotices;
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 
 /// The name of the default handler; the empty name means the same.
@@ -38,6 +39,8 @@ pub struct Handler {
     /// In bytes.
     pub shm_size: u64,
     pub oom_score_adj: OomPolicy,
+    /// The notices of a resize that a pod may select for its containers.
+    pub resize_notices: AllowedNotices,
 }
 
 /// A kernel limit for each process (setrlimit(2)); `u64::MAX` is unlimited.
@@ -149,6 +152,8 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         log_rate_max,
         shm_size,
         oom_score_adj,
+        resize_notices,
+        resize_hook,
         exec_output_max: _,
         exec_output_total: _,
     } = raw;
@@ -170,6 +175,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         log_rate_max: if log_rate_max == 0 { 0 } else { at_least(&key("log_rate_max"), log_rate_max, LOG_RATE_MIN)? },
         shm_size: at_least(&key("shm_size"), shm_size, 4096)?,
         oom_score_adj: oom_policy(&key("oom_score_adj"), &oom_score_adj)?,
+        resize_notices: AllowedNotices::resolve(section, &resize_notices, resize_hook)?,
     })
 }
 

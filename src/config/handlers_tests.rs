@@ -31,6 +31,8 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
             selinux: Some("off".into()),
             capabilities: Some(vec!["cap_kill".into(), "CHOWN".into()]),
             rlimits: Some([("nofile".into(), "5:unlimited".into())].into()),
+            resize_notices: Some(vec!["file".into()]),
+            resize_hook: Some(vec!["/reload".into()]),
         };
         named.insert("own-1".into(), own);
     })
@@ -52,6 +54,7 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
         log_rate_max: 0,
         shm_size: 8192,
         oom_score_adj: OomPolicy::Require,
+        resize_notices: AllowedNotices::resolve("own-1", &["file".into()], vec!["/reload".into()]).unwrap(),
     };
     assert_eq!(all.get("own-1"), Some(&own));
 }

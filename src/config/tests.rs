@@ -58,6 +58,8 @@ fn the_example_file_explains_every_key() {
         selinux: Some("off".into()),
         capabilities: Some(Vec::new()),
         rlimits: Some([("core".into(), "0".into()), ("nofile".into(), "1024".into())].into()),
+        resize_notices: Some(vec!["file".into(), "SIGHUP".into(), "hook".into()]),
+        resize_hook: Some(vec!["/usr/local/bin/on-resize".into()]),
     };
     all.handlers.insert("strict".to_owned(), strict);
     assert_eq!(toml::from_str::<RawConfig>(&uncommented).unwrap(), all);

@@ -154,6 +154,8 @@ pub struct MountInputs {
     pub sources: Vec<PathBuf>,
     /// Volumes declared by the image, without those at the path of another mount.
     pub volumes: Vec<image::Volume>,
+    /// The directory on the host with the file about resizes, if the container has one.
+    pub resize_notice: Option<PathBuf>,
 }
 
 /// The device nodes, and all that CDI devices change besides.
@@ -171,6 +173,9 @@ pub struct CgroupInputs<'a> {
     pub path: &'a str,
     pub version: Version,
 }
+
+/// Where a container finds the file about its resizes.
+pub const RESIZE_NOTICE: &str = "/run/crisp-resize";
 
 /// Returns the capabilities of a container by name, for decisions of other crates.
 pub use capabilities::effective as capabilities_of;

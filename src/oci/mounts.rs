@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{MountSource, Propagation, UserNs};
 use oci_spec::runtime::{Mount, MountBuilder};
 
-use super::{OciError, SpecInputs, id_mapping};
+use super::{OciError, RESIZE_NOTICE, SpecInputs, id_mapping};
 
 /// Returns the kernel's file systems, then all other mounts by depth, so that a volume does not hide
 /// a mount below it. A mount of the request replaces a default mount at the same path.
@@ -114,6 +114,10 @@ fn of_pod(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
         // The container may write these files of the host, so nosuid, nodev and noexec.
         let options = ["rbind", "rprivate", "nosuid", "nodev", "noexec", access];
         all.push(mount(&Path::new("/etc").join(name), "bind", &file, &options)?);
+    }
+    if let Some(directory) = &given.mounts.resize_notice {
+        let options = ["bind", "rprivate", "nosuid", "nodev", "noexec", "ro"];
+        all.push(mount(Path::new(RESIZE_NOTICE), "bind", directory, &options)?);
     }
     Ok(all)
 }

@@ -153,7 +153,7 @@ pub(super) fn built_from(
             apparmor: Some("profile".into()),
             selinux: Some(security::Labels { process: Some("p".into()), mount: "m".into() }),
         },
-        mounts: &MountInputs { sources: sources.to_vec(), volumes: volumes.to_vec() },
+        mounts: &MountInputs { sources: sources.to_vec(), volumes: volumes.to_vec(), resize_notice: None },
         devices: &DeviceInputs { nodes: vec![], edits },
         cgroup: CgroupInputs { path: "/pod/c", version: Version::V1 },
         target: None,

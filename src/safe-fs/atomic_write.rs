@@ -1,8 +1,8 @@
 //! Replaces small files atomically, with or without a sync.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -25,6 +25,22 @@ pub fn write_readable_json<T: Serialize>(path: &Path, value: &T) -> Result<(), F
 fn write_json_with_mode<T: Serialize>(path: &Path, value: &T, mode: u32) -> Result<(), FileError> {
     let bytes = serde_json::to_vec(value).map_err(|e| FileError::new("writing", path, e))?;
     replace(path, &bytes, mode)
+}
+
+/// Does the same as [`write_readable_json`] in a directory that another user may write: opens no file and follows no
+/// link that is there already.
+pub fn write_shared_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
+    let bytes = serde_json::to_vec(value).map_err(|e| FileError::new("writing", path, e))?;
+    let new = new_name(path);
+    fs::remove_file(&new).ok();
+    let written = File::options().write(true).create_new(true).mode(0o644).open(&new).and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(0o644))?;
+        file.write_all(&bytes)
+    });
+    written.and_then(|()| fs::rename(&new, path)).map_err(|source| {
+        fs::remove_file(&new).ok();
+        FileError::new("writing", path, source)
+    })
 }
 
 /// Replaces `path` atomically with `bytes`. Does not sync.
@@ -104,9 +120,26 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileErro
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+
+    #[test]
+    fn a_link_in_a_shared_directory_is_replaced_and_never_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, outside) = (dir.path().join("shared.json"), dir.path().join("outside"));
+        fs::write(&outside, "mine").unwrap();
+        for name in ["shared.json", "shared.json.new"] {
+            std::os::unix::fs::symlink(&outside, dir.path().join(name)).unwrap();
+        }
+        write_shared_json(&path, &5).unwrap();
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "5");
+        let about = fs::symlink_metadata(&path).unwrap();
+        assert_eq!((about.is_file(), about.permissions().mode() & 0o777), (true, 0o644));
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        write_shared_json(&path, &6).unwrap_err();
+        assert!(!new_name(&path).exists());
+    }
 
     #[test]
     fn a_record_stays_readable_for_its_owner_only_when_it_is_overwritten() {

@@ -16,7 +16,9 @@ pub mod process_lock;
 pub mod remove_tree;
 pub mod tree_walk;
 
-pub use atomic_write::{overwrite_json, read_json, sync_dir, write, write_durable, write_json, write_readable_json};
+pub use atomic_write::{
+    overwrite_json, read_json, sync_dir, write, write_durable, write_json, write_readable_json, write_shared_json,
+};
 pub use dir::{chown, list_names, private_dir, public_dir, remove_dir, remove_file};
 pub use error::{FileError, at, io_kind};
 pub use file_stamp::FileStamp;

@@ -9,6 +9,7 @@ mod ended;
 mod history;
 mod log;
 pub(crate) mod memory;
+mod notice;
 mod oom_score;
 mod outcomes;
 mod pod_resources;

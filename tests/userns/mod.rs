@@ -30,7 +30,7 @@ fn mapped(ids: Vec<v1::IdMapping>) -> v1::UserNamespace {
 }
 
 /// Creates a pod with a user namespace from a changed request.
-fn run_pod_with(daemon: &Daemon, name: &str, change: impl FnOnce(&mut v1::PodSandboxConfig)) -> Pod {
+pub(crate) fn run_pod_with(daemon: &Daemon, name: &str, change: impl FnOnce(&mut v1::PodSandboxConfig)) -> Pod {
     daemon.run_pod_with(name, |config| {
         pod_namespaces(config).userns_options = Some(mapped(ids()));
         change(config);
@@ -50,7 +50,7 @@ fn inside(name: &str, command: &[&str]) -> v1::ContainerConfig {
     config
 }
 
-fn script(name: &str, script: &str) -> v1::ContainerConfig {
+pub(crate) fn script(name: &str, script: &str) -> v1::ContainerConfig {
     inside(name, &["sh", "-c", script])
 }
 

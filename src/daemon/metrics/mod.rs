@@ -55,7 +55,7 @@ impl Site for Sources {
         process::write(&mut text);
         let store = runtime.images();
         images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
-        resizes::write(&mut text, runtime.resizes());
+        resizes::write(&mut text, runtime.resizes(), runtime.resize_notices());
         drift::write(&mut text, runtime.resizes(), &runtime.drift_by_container());
         exits::write(&mut text, runtime.exit_counts());
         cni::write(&mut text, &runtime.cni_operations());

@@ -74,6 +74,8 @@ impl Runtime {
                 // No process of the container runs.
                 steps.record("running its poststop hooks", poststop_hooks::run(&dir));
             }
+            let notice = dir.join(super::resize::notice::file::DIR);
+            steps.record("unmounting its file about resizes", unmount(&notice));
             steps.record("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable_layer(&owner)));
             steps.record("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {

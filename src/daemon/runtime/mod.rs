@@ -61,6 +61,7 @@ pub(crate) use pod::stop::StopPodError;
 pub(crate) use resize::caller::{Caller, Peer};
 pub(crate) use resize::history::PodHistoryItem;
 pub(crate) use resize::history::entry::{FileLine, ForeignWrite, HistoryEntry, HistoryItem};
+pub(crate) use resize::notice::ResizeNotices;
 pub(crate) use resize::outcomes::{Outcome, ResizeOutcomes};
 pub(crate) use stats::{
     ContainerMetrics, ContainerStatsEntry, Devices, MetricsSnapshot, PodMetrics, PodStatsEntry, StatsError,
@@ -119,6 +120,7 @@ pub(crate) struct Runtime {
     level_files: effective::LevelFiles,
     history: resize::history::History,
     watched: Arc<resize::history::later::WatchedResizes>,
+    notices: Arc<resize::notice::ResizeNotices>,
     exits: ExitCounts,
     /// Notified after every removal and every disconnected streaming client.
     freed: Arc<tokio::sync::Notify>,
@@ -180,6 +182,7 @@ impl Runtime {
             level_files: effective::LevelFiles::default(),
             history: resize::history::History::default(),
             watched: Arc::default(),
+            notices: Arc::default(),
             exits: ExitCounts::default(),
             freed: Arc::default(),
             meter: Arc::default(),
@@ -194,6 +197,7 @@ impl Runtime {
         runtime.spawn_trim_loop();
         runtime.watch_systemd_reloads();
         runtime.watch_after_resizes();
+        runtime.send_queued_notices();
         runtime.forget_early_events();
         runtime.watch_conditions().await;
         Ok(runtime)

@@ -9,6 +9,7 @@
 //!   etc/                     a small file system: resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json resize-journal.json rootfs/ libcontainer/
+//!     resize-notice/         a small file system with the file about resizes, if the pod selects it
 //!     X.new                  the next content of X, while it is written
 //! STATE/parent-cgroups.json  cgroups that crisp created above those of pods
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;

@@ -21,6 +21,7 @@ use super::poststop_hooks;
 use crate::failpoint;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::pod::etc_files;
+use crate::runtime::resize::notice;
 use crate::runtime::shim_monitor::recorded_exit;
 use crate::runtime::{LookupError, Runtime, orphaned_layers, random};
 use crate::sandbox_client::{SandboxClient, SandboxError};
@@ -149,6 +150,7 @@ impl Runtime {
         self.label(&plan)?;
         let applied = create_cgroup(&plan)?;
         failpoint::at("create.cgroup")?;
+        create_notice(&plan, &applied)?;
         // Hooks read it, in a pod with a user namespace as root of that.
         safe_fs::write_readable_json(&dir.join("config.json"), &plan.config)?;
         safe_fs::write_json(&LaunchConfig::path(&dir), &launch_config(&plan, overlay, images))?;
@@ -249,6 +251,14 @@ fn create_cgroup(plan: &ContainerPlan) -> Result<cgroup::AppliedValues, CreateEr
         tracing::warn!(container = %id, "the container's CPU quota exceeds its parent cgroup's; it stays at the parent's quota until a resize raises both");
     }
     Ok(cgroup.apply(&limits)?)
+}
+
+/// Creates the file about resizes, if the pod selects it.
+fn create_notice(plan: &ContainerPlan, applied: &cgroup::AppliedValues) -> Result<(), CreateError> {
+    let Some(dir) = &plan.mounts.inputs.resize_notice else { return Ok(()) };
+    notice::file::create(dir, plan.security.selinux.as_ref())?;
+    let limits = plan.cgroup.cgroup.observe(applied).map_err(CreateError::ReadLimits)?;
+    Ok(notice::file::write(dir, &limits.observed)?)
 }
 
 fn launch_config(plan: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<LayerNumber>>) -> LaunchConfig {

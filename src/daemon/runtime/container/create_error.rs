@@ -18,6 +18,7 @@ use super::volumes::{ImageVolumeError, MountError};
 use crate::failpoint::InjectedFailure;
 use crate::runtime::LookupError;
 use crate::runtime::pod::handler::HandlerMissing;
+use crate::runtime::resize::notice::selection::NoticeError;
 use crate::sandbox_client::SandboxError;
 use crate::store::NameTaken;
 
@@ -42,6 +43,10 @@ pub(crate) enum CreateError {
     OtherPod(PodId),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
+    #[error(transparent)]
+    Notice(#[from] NoticeError),
+    #[error("reading the limits of the new container")]
+    ReadLimits(#[source] cgroup::ApplyError),
     #[error(transparent)]
     NotAsAnnounced(#[from] ResourceMismatch),
     #[error("image {0:?} of the container not found: pull it first")]
@@ -119,6 +124,8 @@ impl ErrorClass for CreateError {
             Self::Handler(e) => e.kind(),
             Self::ImageHandler(e) | Self::MountImageHandler { source: e, .. } => e.kind(),
             Self::NameTaken(e) => e.kind(),
+            Self::Notice(e) => e.kind(),
+            Self::ReadLimits(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => ErrorKind::NotFound,
             Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => ErrorKind::Invalid,
@@ -173,7 +180,7 @@ impl ErrorClass for CreateError {
             Self::StopSignal(_) | Self::Accounts(_) | Self::ImageConfig(_) | Self::User(_) => return None,
             Self::DefaultSeccomp(_) | Self::VolumeLabels(_) | Self::Log(_) | Self::Layers(_) => return None,
             Self::Disk(_) | Self::CgroupPath(_) | Self::Cgroup(_) | Self::DeviceRules(_) => return None,
-            Self::Shim(..) | Self::Fault(_) => return None,
+            Self::Shim(..) | Self::Fault(_) | Self::Notice(_) | Self::ReadLimits(_) => return None,
         })
     }
 }

@@ -20,6 +20,8 @@ use super::devices::{self, Devices};
 use super::{pod_resources_check, volumes};
 use crate::runtime::Runtime;
 use crate::runtime::pod::etc_files;
+use crate::runtime::resize::notice;
+use crate::runtime::resize::notice::selection;
 use crate::store::PodRecord;
 
 /// A checked request of CreateContainer. Creating it needs no other decision.
@@ -94,6 +96,9 @@ impl Runtime {
         let process = ProcessUser { groups: groups(&spec, &user, &devices.edits.groups), user };
         let security = self.security_profiles(&id, &pod, &spec, &handler)?;
         let mut mounts = self.mounts(&id, &spec, &image_config)?;
+        if selection::has_file(&pod.spec, &spec, &handler)? {
+            mounts.inputs.resize_notice = Some(self.layout.container(&pod.id, &id).join(notice::file::DIR));
+        }
         let cgroup = self.container_cgroup(&pod, &id)?;
         let config = oci::build(&SpecInputs {
             handler: &handler,
@@ -210,7 +215,11 @@ impl Runtime {
         let sources = spec.mounts.iter().map(|mount| volumes::source(mount, &images)).collect();
         let directory = self.layout.writable_layer(id).join("volumes");
         let volumes = volumes::image_volumes(&image_config.volumes, &spec.mounts, &directory)?;
-        Ok(MountPlan { images, inputs: MountInputs { sources, volumes }, host_sources: Vec::new() })
+        Ok(MountPlan {
+            images,
+            inputs: MountInputs { sources, volumes, resize_notice: None },
+            host_sources: Vec::new(),
+        })
     }
 
     fn container_cgroup(&self, pod: &PodRecord, id: &ContainerId) -> Result<cgroup::Cgroup, CreateError> {

@@ -12,7 +12,8 @@ use crate::runtime::Runtime;
 /// The maximum number of volumes of an image: each costs a descriptor and a mount.
 const VOLUMES_MAX: usize = 128;
 /// The kernel's or the pod's mounts: an image declares no volume on or below them.
-const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
+const RESERVED: [&str; 7] =
+    ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts", oci::RESIZE_NOTICE];
 
 /// An image that cannot be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -186,7 +187,16 @@ mod tests {
 
     #[test]
     fn image_volumes_do_not_cover_kernel_file_systems_or_pod_files() {
-        let volumes = ["/proc", "/sys/fs/cgroup", "/dev/shm", "/etc/hosts", "/etc/hosts/x", "/process", "/etc"];
+        let volumes = [
+            "/proc",
+            "/sys/fs/cgroup",
+            "/dev/shm",
+            "/etc/hosts",
+            "/etc/hosts/x",
+            "/process",
+            "/etc",
+            "/run/crisp-resize/x",
+        ];
         assert_eq!(paths(&volumes, &[]).unwrap(), ["/etc", "/process"]);
     }
 

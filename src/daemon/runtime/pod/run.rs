@@ -22,6 +22,7 @@ use super::{etc_files, limits};
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::lifecycle_steps::Step;
+use crate::runtime::resize::notice::selection::{self, NoticeError};
 use crate::runtime::{Runtime, blocking, random};
 use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
 use crate::store::intent::INTENT_FILE;
@@ -33,6 +34,8 @@ pub(crate) enum RunPodError {
     Handler(#[from] NoSuchHandler),
     #[error("the runtime handler {0:?} does not allow privileged pods")]
     Privileged(String),
+    #[error(transparent)]
+    Notice(#[from] NoticeError),
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     #[error("the pod requests an AppArmor profile, and this host has no AppArmor")]
@@ -66,6 +69,7 @@ impl ErrorClass for RunPodError {
         match self {
             Self::CgroupParent(_) | Self::Privileged(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
+            Self::Notice(e) => e.kind(),
             Self::Sysctl(e) => e.kind(),
             Self::NoApparmor => ErrorKind::Unsupported,
             Self::Selinux(e) => e.kind(),
@@ -92,7 +96,7 @@ impl ErrorClass for RunPodError {
             Self::CgroupParent(_) => Some(RequestField::CgroupParent),
             Self::Limits(_) => Some(RequestField::Resources),
             Self::Network(e) => e.field(),
-            Self::NameTaken(_) | Self::Cgroup(_) | Self::Disk(_) => None,
+            Self::Notice(_) | Self::NameTaken(_) | Self::Cgroup(_) | Self::Disk(_) => None,
             Self::Spawn(_) | Self::Hold(_) | Self::Fault(_) => None,
         }
     }
@@ -251,6 +255,7 @@ impl Runtime {
         if spec.security.privileged && !handler.privileged {
             return Err(RunPodError::Privileged(spec.handler.clone()));
         }
+        selection::check(spec, handler)?;
         sysctl::check(spec)?;
         // The pod runs no program, so its profiles and its user are only stored.
         if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {

@@ -5,6 +5,7 @@ pub(crate) mod caller;
 pub(crate) mod finished;
 pub(crate) mod history;
 pub(crate) mod journal;
+pub(crate) mod notice;
 pub(crate) mod outcomes;
 pub(crate) mod resources;
 mod span;

@@ -204,6 +204,7 @@ impl Runtime {
         self.history.add(resize, self.pod_dir(&resize.target.pod));
         if resize.outcome.words().0 == "applied" {
             self.watched.add(resize, cgroup);
+            self.queue_notices(resize);
         }
     }
 
