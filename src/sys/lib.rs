@@ -11,6 +11,7 @@
 //!   [`malloc`]: returns free memory. [`keyring`]: private keyrings.\n- [`netns`]: the loopback
 //!   interface of a new namespace, and access to others; [`signal`]: sends signals and resets their
 //!   actions.
+//! - [`pass_fd`]: passes a descriptor to a program under a fixed number.
 //!
 //! Each `unsafe` block does one thing and documents why it is sound. All other crates forbid it.
 
@@ -23,6 +24,7 @@ pub mod malloc;
 pub mod memfd;
 pub mod mount;
 pub mod netns;
+pub mod pass_fd;
 pub mod poll;
 pub mod seccomp;
 pub mod seqpacket;
