@@ -37,7 +37,7 @@ const ALLOWED: [(&str, &str); 26] = [
     ("check-tree", ""),
     ("dra-driver", "cri-api h2-authority"),
     ("e2e", ""),
-    ("fuzz", "daemon image net oci streaming"),
+    ("fuzz", "daemon image net nri oci streaming"),
 ];
 
 /// Checks one Cargo.toml; `members` are the names of all crates of the workspace.

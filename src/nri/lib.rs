@@ -43,6 +43,8 @@
 
 pub mod api;
 pub mod event;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod host;
 pub mod identity;
 pub mod launch;

@@ -1,5 +1,5 @@
 //! Fuzz targets for all parsers of untrusted input: layers, manifests, records, CDI specs, streaming
-//! clients, netlink and CNI results.
+//! clients, netlink, CNI results and NRI plugins.
 //!
 //! `seeds/NAME/` has useful inputs, among them all that ever failed; each is named by its content.
 //! `hack/dev fuzz NAME` runs libFuzzer from these seeds. The tests of this crate run the seeds and
@@ -32,6 +32,17 @@ pub fn cni_result(data: &[u8]) {
 /// Parses `data` as each file of a daemon's state directory; only a panic is a failure.
 pub fn records(data: &[u8]) {
     daemon::fuzzing::records(data);
+}
+
+/// Decodes `data` as the bytes of an NRI plugin, at once and in small pieces, and checks that both results
+/// are equal.
+pub fn nri(data: &[u8]) {
+    nri::fuzzing::wire(data);
+}
+
+/// Merges parts of `data` as the answers of NRI plugins, and checks that each key has one value.
+pub fn nri_merge(data: &[u8]) {
+    nri::fuzzing::merge(data);
 }
 
 /// Parses `data` as a vendor's CDI spec; only a panic is a failure.

@@ -79,6 +79,20 @@ fn mutants_of_netlink_and_cni_results_do_not_panic() {
     }
 }
 
+#[test]
+fn mutants_of_nri_messages_and_answers_do_not_panic() {
+    for (name, read) in [("nri", nri as fn(&[u8])), ("nri-merge", nri_merge)] {
+        let seeds = seeds(name);
+        seeds.iter().for_each(|(_, seed)| read(seed));
+        let mut dice = Dice::new(5);
+        for round in 0..ROUNDS * 4 {
+            let (_, seed) = &seeds[round % seeds.len()];
+            let (_, other) = &seeds[dice.below(seeds.len())];
+            read(&mutate::text(seed, other, &mut dice));
+        }
+    }
+}
+
 /// Saves a failed mutant for analysis and as a new seed.
 fn keep(mutant: &[u8]) -> std::path::PathBuf {
     let (_, path) = tempfile::Builder::new().prefix("crisp-mutant.").tempfile().unwrap().keep().unwrap();

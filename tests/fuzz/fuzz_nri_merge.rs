@@ -1,0 +1,6 @@
+//! libFuzzer on the merge of answers of NRI plugins.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzz::nri_merge(data));
