@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::merge::Allow;
 use crate::validate::DefaultValidator;
 
-/// The settings of all plugins. A change applies to the calls after it.
+/// The settings of all plugins.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Sent to plugins.

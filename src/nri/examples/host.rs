@@ -1,5 +1,6 @@
-//! `host SOCKET [ROUNDS]`: a runtime without containers, to try an NRI plugin. Waits for one plugin,
-//! sends the life of a pod with one container, and prints the answers and the time of a call.
+//! `nri-host SOCKET [ROUNDS [OBJECTS [PLUGINS]]]`: a runtime without containers, to try an NRI plugin.
+//! Starts the programs of the directory PLUGINS, or waits for a plugin; synchronizes OBJECTS
+//! containers, sends the life of a pod, and prints the answers and the time of ROUNDS creations.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use std::error::Error;
@@ -68,7 +69,7 @@ fn container() -> Container {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
-    let socket = arguments.get(1).ok_or("usage: host SOCKET [ROUNDS] [OBJECTS]")?;
+    let socket = arguments.get(1).ok_or("usage: nri-host SOCKET [ROUNDS [OBJECTS [PLUGINS]]]")?;
     let rounds: u32 = arguments.get(2).map_or(Ok(100), |text| text.parse())?;
     let count: usize = arguments.get(3).map_or(Ok(0), |text| text.parse())?;
     let env = (0..40).map(|n| format!("VARIABLE_{n}=some value of a service in the cluster")).collect();
@@ -76,6 +77,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let objects = (0..count).map(|n| Object::Container(Container { id: format!("c{n}"), ..template.clone() }));
     let roster = Roster::new(Settings::default(), Arc::new(Printer(objects.collect())));
     roster.listen(Path::new(socket))?;
+    if let Some(plugins) = arguments.get(4) {
+        roster.launch(Path::new(plugins), Path::new(plugins)).await;
+    }
     while !roster.plugins().iter().any(|plugin| plugin.is_active) {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }

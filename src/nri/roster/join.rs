@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Inner, count};
+use super::{Inner, State, count};
 use crate::api::ContainerUpdate;
 use crate::host::Observation;
 use crate::identity::Identity;
@@ -16,6 +16,24 @@ use crate::wire::CloseReason;
 /// Connected plugins.
 const PLUGINS_MAX: usize = 128;
 
+const REPLACED: &str = "replaced by a newer connection of the same name";
+
+/// Returns the reason for which a plugin cannot join. `known` is the session of its name.
+fn may_join(state: &State, plugin: &Registered, known: Option<usize>) -> Result<(), &'static str> {
+    if state.is_shut_down {
+        return Err("the daemon ends");
+    }
+    if plugin.connection.is_closed() {
+        return Err("closed while it waited to be synchronized");
+    }
+    match known {
+        // The last connection of a name wins, whichever waited longer.
+        Some(position) if state.sessions[position].plugin().number > plugin.number => Err(REPLACED),
+        None if state.sessions.len() >= PLUGINS_MAX => Err("too many plugins, at most 128"),
+        _ => Ok(()),
+    }
+}
+
 impl Inner {
     /// Synchronizes the plugin and makes its calls, until its connection is closed. `on_active` is
     /// called after the first synchronization.
@@ -23,7 +41,12 @@ impl Inner {
         let mut on_active = Some(on_active);
         let mut previous: Option<Arc<Session>> = None;
         loop {
-            let Some((session, worker, epoch)) = self.join(&plugin, previous.as_deref()).await else { return };
+            let Some((session, worker, epoch)) = self.join(&plugin).await else {
+                if let Some(previous) = previous {
+                    self.ended(&previous, plugin.connection.closed().await);
+                }
+                return;
+            };
             let before = async {
                 let limit = session.shared.times.sync;
                 if tokio::time::timeout(limit, self.before(epoch, previous.take())).await.is_err() {
@@ -65,19 +88,14 @@ impl Inner {
 
     /// Adds a session in place of an earlier one of the same name. Waits until the plugin may be
     /// synchronized again; `None` if its connection is closed before.
-    async fn join(&self, plugin: &Arc<Registered>, previous: Option<&Session>) -> Option<(Arc<Session>, Worker, u64)> {
+    async fn join(&self, plugin: &Arc<Registered>) -> Option<(Arc<Session>, Worker, u64)> {
         let settings = self.settings();
         let identity = &plugin.identity;
         loop {
             let due = self.join_due(identity, settings.sync_interval);
             tokio::select! {
                 biased;
-                _ = plugin.connection.closed() => {
-                    if let Some(previous) = previous {
-                        self.ended(previous, plugin.connection.closed().await);
-                    }
-                    return None;
-                }
+                _ = plugin.connection.closed() => return None,
                 () = tokio::time::sleep_until(due) => {}
             }
             let times = Times {
@@ -90,19 +108,18 @@ impl Inner {
             if state.synchronized.contains_key(identity) {
                 continue;
             }
-            if state.is_shut_down || (previous.is_none() && state.sessions.len() >= PLUGINS_MAX) {
-                let reason = if state.is_shut_down { "the daemon ends" } else { "too many plugins, at most 128" };
+            let known = state.sessions.iter().position(|known| known.plugin().identity == *identity);
+            if let Err(reason) = may_join(&state, plugin, known) {
                 plugin.connection.close(CloseReason::ByRuntime(reason.to_owned()));
                 return None;
             }
             state.synchronized.insert(identity.clone(), now);
             let (session, worker) = Session::new(plugin.clone(), times);
             let session = Arc::new(session);
-            if let Some(position) = state.sessions.iter().position(|old| old.plugin().identity == *identity) {
+            if let Some(position) = known {
                 let old = state.sessions.remove(position);
                 if old.plugin().number != plugin.number {
-                    let reason = "replaced by a new connection of the same name";
-                    old.plugin().connection.close(CloseReason::ByRuntime(reason.to_owned()));
+                    old.plugin().connection.close(CloseReason::ByRuntime(REPLACED.to_owned()));
                 }
             }
             state.sessions.push(session.clone());

@@ -103,7 +103,7 @@ impl Roster {
         }))
     }
 
-    /// Replaces the settings; for calls and connections after this.
+    /// Replaces the settings. The timeouts of a connected plugin change with its next synchronization.
     pub fn set_settings(&self, settings: Settings) {
         *self.0.settings.write() = Arc::new(settings);
     }

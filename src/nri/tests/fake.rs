@@ -144,6 +144,17 @@ impl Fake {
         while self.receive().await.is_some() {}
     }
 
+    /// Answers Synchronize until the runtime closes the connection.
+    pub(crate) async fn until_closed(&mut self) {
+        while let Some(received) = self.receive().await {
+            if received.connection == 1 {
+                let request = Request::decode(&received.payload[..]).unwrap();
+                let call = Called { stream: received.stream, request };
+                self.answer(&call, &SynchronizeResponse::default()).await;
+            }
+        }
+    }
+
     /// Reads the next call; drops responses.
     pub(crate) async fn call(&mut self) -> Called {
         loop {

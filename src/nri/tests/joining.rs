@@ -20,6 +20,24 @@ async fn plugins_are_called_by_index_then_name_and_a_new_connection_replaces_the
 }
 
 #[tokio::test]
+async fn the_last_connection_of_a_name_wins_however_long_it_waited() {
+    let node = Node::start(Settings { sync_interval: Duration::from_millis(300), ..settings() });
+    let mut first = node.plugin("10", "a").await;
+    // Both wait for the interval, and for a further one that joins second.
+    let mut second = Fake::connect(&node.socket).await;
+    second.register("10", "a").await;
+    let mut third = Fake::connect(&node.socket).await;
+    third.register("10", "a").await;
+    first.is_closed().await;
+    let (older, newer) = tokio::join!(
+        tokio::time::timeout(Duration::from_secs(20), second.until_closed()),
+        tokio::time::timeout(Duration::from_secs(2), third.until_closed())
+    );
+    assert!(older.is_ok() && newer.is_err());
+    assert_eq!(node.names(), ["10-a"]);
+}
+
+#[tokio::test]
 async fn the_snapshot_waits_for_requests_that_began_before_and_not_for_later_ones() {
     let node = Node::start(settings());
     let before = node.roster.begin();
