@@ -112,7 +112,7 @@ fn invalid_containers_are_refused_by_field_and_leave_nothing() {
     security(&mut config).run_as_username = "user".into();
     let refusal = refused(&daemon, &few, config);
     assert!(
-        refusal.message().contains("run_as_username: 1000 is not mapped in the pod's user namespace"),
+        refusal.message().contains("run_as_username: user or group ID 1000 is not mapped in the pod's user namespace"),
         "{refusal:?}"
     );
 }
@@ -135,7 +135,7 @@ fn a_host_without_user_namespaces_reports_that_and_refuses_such_pods() {
     let mut config = daemon.pod_config("pod");
     pod_namespaces(&mut config).userns_options = Some(mapped(ids()));
     let refusal = daemon.client().try_run_pod(config).unwrap_err();
-    let words = "namespace_options.userns_options: this host does not support user namespaces: failpoint user_ns.probe";
+    let words = "namespace_options.userns_options: this host does not support user namespaces: a test made this step";
     assert!(refusal.code() == Code::Unimplemented && refusal.message().contains(words), "{refusal:?}");
     daemon.run_pod("pod");
 }
