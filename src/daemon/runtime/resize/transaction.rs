@@ -150,7 +150,8 @@ impl Runtime {
         update: R::Update,
         caller: Caller,
     ) -> Result<(), UpdateError> {
-        self.resize_in_span(entry, update, caller).instrument(span::resize_span()).await
+        let resize = Box::pin(self.resize_in_span(entry, update, caller));
+        resize.instrument(span::resize_span()).await
     }
 
     async fn resize_in_span<R: Resizable>(
