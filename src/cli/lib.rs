@@ -8,7 +8,7 @@
 //! - [`resize`](fn@resize): resizes several containers and their pod in order; rolls back if a step fails.
 //! - [`demo`](fn@demo): resizes a running pod.
 //!
-//! Results go to stdout, everything else to stderr; a closed pipe is not an error ([`output`]). Pods
+//! Results go to stdout, everything else to stderr; a closed pipe is not an error (`output`). Pods
 //! are read and changed over the daemon's socket. cgroup files are read directly, so that the output
 //! does not depend on the daemon alone.
 #![forbid(unsafe_code)]
