@@ -236,5 +236,5 @@ fn kib(text: &str, name: &str) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "processes_tests.rs"]
+#[path = "tests.rs"]
 mod tests;
