@@ -1,9 +1,12 @@
 //! Measures the kernel's time for a pod with a container: the same namespaces, interface, cgroups,
 //! mounts and program, created by system calls, without a runtime, image, record or log.
 //!
-//! A separate process does this. It is forked before this process has a second thread, and has its
-//! own mount and network namespace with all files on a tmpfs, so nothing is left when it exits.
+//! A separate process with one thread does this, by plain system calls. It is forked before this process has a second
+//! thread. It has its own mount and network namespace, and a tmpfs with all files as its root: the kernel copies the
+//! mounts of that root for each container, and not those of the host. Nothing is left when it exits.
 
+mod cgroups;
+mod netlink;
 mod pod;
 mod setup;
 
@@ -42,7 +45,7 @@ impl Baseline {
         let (ours, theirs) = UnixStream::pair()?;
         let place = directory.clone();
         let forked = sys::fork::fork(sys::fork::SingleThread::check()?, || {
-            i32::from(serve(&theirs, || Setup::make(&place, group)).is_err())
+            i32::from(serve(&theirs, || Setup::make(&place, &group)).is_err())
         });
         drop(theirs);
         match forked {

@@ -3,22 +3,21 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cgroup::Cgroup;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sys::fork::SingleThread;
+use nix::net::if_::if_nametoindex;
+use nix::sched::{CloneFlags, setns, unshare};
 
-use super::setup::{FILES, Setup};
+use super::netlink::Route;
+use super::setup::{FILES, GATEWAY, Setup};
 use super::{READY, TEARDOWN};
-use crate::raw_cgroup_writes::patch;
 
-/// Timeout until a joined thread is gone from `/proc`.
-const THREAD_GONE: Duration = Duration::from_secs(1);
+/// Time limit for the kernel to remove the interface of a pod.
+const INTERFACE_GONE: Duration = Duration::from_secs(2);
+const INTERFACE: &str = "eth0";
 
 /// Names of the steps.
 const CGROUPS: &str = "floor: cgroups and their limits";
@@ -34,110 +33,101 @@ pub(super) fn run_once(env: &mut Setup) -> io::Result<Vec<(String, f64)>> {
         Instant::now()
     };
     env.lives += 1;
-    let directory = env.directory.join(format!("pod-{}", env.lives));
     let id = format!("{:08x}", env.lives);
+    let (directory, interface) = (PathBuf::from(format!("/pod-{id}")), format!("f{id}"));
     let begin = Instant::now();
-    let group = env.group.child(&id).map_err(io::Error::other)?;
-    let container = group.child("main").map_err(io::Error::other)?;
-    drop(container.create().map_err(io::Error::other)?);
-    container.apply(&patch(200, 64)?).map_err(io::Error::other)?;
+    env.cgroups.create(&id)?;
     let at = note(CGROUPS, begin);
     fs::create_dir(&directory)?;
-    let netns = directory.join("netns");
-    pin(&netns)?;
+    let pinned = directory.join("netns");
+    pin(&pinned)?;
     let at = note(NAMESPACES, at);
-    let pod = net::Pod { id: id.clone(), netns: Some(netns.clone()), ..net::Pod::default() };
-    let ips = env.bridge.reserve(&id).map_err(io::Error::other)?;
-    env.bridge.attach(&pod, &ips).map_err(io::Error::other)?;
+    attach(env, &interface)?;
     let at = note(NETWORK, at);
-    let program = start(&env.directory, &directory, &netns, &container)?;
+    let started = start(env, &directory, &id);
     note(CONTAINER, at);
     let at = note(READY, begin);
+    // Before all else: this process must not stay in the pod's namespaces.
+    env.home.iter().try_for_each(|namespace| setns(namespace, CloneFlags::empty()))?;
+    let program = started?;
     sys::signal::send(program, 9)?;
     sys::child_wait::reap(program)?;
-    let removal = env.bridge.detach(&id).map_err(io::Error::other)?;
-    umount2(&netns, MntFlags::MNT_DETACH)?;
-    group.remove().map_err(io::Error::other)?;
+    umount2(&pinned, MntFlags::MNT_DETACH)?;
+    env.cgroups.remove(&id)?;
     fs::remove_dir_all(&directory)?;
     note(TEARDOWN, at);
-    removal.wait();
+    wait_until_gone(&interface)?;
     Ok(times)
 }
 
-/// Creates namespaces, and keeps the network namespace by a bind mount at `path`.
+/// Moves this process into new namespaces, and keeps the network namespace by a bind mount at `path`.
 fn pin(path: &Path) -> io::Result<()> {
     File::create(path)?;
-    let make = || {
-        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
-        sys::netns::loopback_up()?;
-        let none: Option<&Path> = None;
-        Ok(mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)?)
-    };
-    std::thread::scope(|scope| scope.spawn(make).join().map_err(|_| io::Error::other("a thread panicked"))?)
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
+    sys::netns::loopback_up()?;
+    let none: Option<&Path> = None;
+    Ok(mount(Some("/proc/self/ns/net"), path, none, MsFlags::MS_BIND, none)?)
 }
 
-/// Waits until joined threads are gone, and returns the proof that this process has one thread.
-fn one_thread() -> io::Result<SingleThread> {
+/// Creates the interface of the pod, whose network namespace is that of this process.
+fn attach(env: &Setup, interface: &str) -> io::Result<()> {
+    let namespace = File::open("/proc/self/ns/net")?;
+    env.host.create_pair(interface, env.bridge, INTERFACE, namespace.as_raw_fd())?;
+    let (inside, index) = (Route::open()?, if_nametoindex(INTERFACE)?);
+    inside.set_up(index)?;
+    let [_, _, high, low] = (env.lives % 60_000 + 2).to_be_bytes();
+    inside.add_address(index, [GATEWAY[0], GATEWAY[1], high, low])?;
+    inside.add_default_route(index, GATEWAY)
+}
+
+/// Waits until the kernel has removed the interface in the background, so that it does not work during the next pod.
+fn wait_until_gone(interface: &str) -> io::Result<()> {
     let begin = Instant::now();
-    loop {
-        match SingleThread::check() {
-            Err(_) if begin.elapsed() < THREAD_GONE => std::thread::yield_now(),
-            other => return other,
+    while if_nametoindex(interface).is_ok() {
+        if begin.elapsed() > INTERFACE_GONE {
+            return Err(io::Error::other("the kernel does not remove the interface of a pod"));
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
+    Ok(())
 }
 
 /// Starts a container's program with its own root and namespaces; returns its PID once it runs.
-fn start(env: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::Result<i32> {
-    let proof = one_thread()?;
+fn start(env: &Setup, directory: &Path, id: &str) -> io::Result<i32> {
     let (mut reader, writer) = io::pipe()?;
     for name in ["upper", "work", "root"] {
         fs::create_dir(directory.join(name))?;
     }
-    let join = group.join_files();
-    let inside = |mut writer: io::PipeWriter| {
-        let error = match enter(env, directory, &join) {
+    // For the next child, which is PID 1 in it.
+    unshare(CloneFlags::CLONE_NEWPID)?;
+    let program = sys::fork::fork(env.proof, || {
+        let error = match enter(env, directory, id) {
             Ok(never) => match never {},
             Err(error) => error,
         };
-        writeln!(writer, "{error}").ok();
+        writeln!({ &writer }, "{error}").ok();
         1
-    };
-    // The first process enters the namespaces; the second is PID 1 of the PID namespace.
-    let first = sys::fork::fork(proof, || {
-        let made = || -> io::Result<i32> {
-            move_into_link_name_space(File::open(netns)?.as_fd(), Some(LinkNameSpaceType::Network))?;
-            let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
-            unshare(flags | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
-            let copy = writer.try_clone()?;
-            let second = sys::fork::fork(proof, || inside(copy))?;
-            writeln!({ &writer }, "{second}")?;
-            Ok(0)
-        };
-        made().unwrap_or_else(|error| {
-            writeln!({ &writer }, "{error}").ok();
-            1
-        })
     })?;
     drop(writer);
     let mut words = String::new();
     // EOF comes when the program is executed, which closes the last write end.
     reader.read_to_string(&mut words)?;
-    sys::child_wait::reap(first.as_raw())?;
-    words.trim().parse().map_err(|_| io::Error::other(words))
+    if words.is_empty() {
+        return Ok(program.as_raw());
+    }
+    sys::child_wait::reap(program.as_raw())?;
+    Err(io::Error::other(words.trim().to_owned()))
 }
 
 /// Joins the cgroups, sets up the root and executes the program.
-fn enter(env: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::convert::Infallible> {
-    for file in join {
-        fs::write(file, "0")?;
-    }
+fn enter(env: &Setup, directory: &Path, id: &str) -> io::Result<std::convert::Infallible> {
+    env.cgroups.join(id)?;
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP)?;
     let none: Option<&Path> = None;
     let root = directory.join("root");
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     let layers = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        env.join("lower").display(),
+        "lowerdir=/lower,upperdir={},workdir={}",
         directory.join("upper").display(),
         directory.join("work").display()
     );
@@ -155,7 +145,7 @@ fn enter(env: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::conv
     mount(Some("tmpfs"), &at("dev/shm"), Some("tmpfs"), hard, Some("size=65536k"))?;
     mount(Some("mqueue"), &at("dev/mqueue"), Some("mqueue"), hard, none)?;
     for name in FILES {
-        mount(Some(&env.join(name)), &at("etc").join(name), none, MsFlags::MS_BIND, none)?;
+        mount(Some(&Path::new("/").join(name)), &at("etc").join(name), none, MsFlags::MS_BIND, none)?;
     }
     for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
         let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
