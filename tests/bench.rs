@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-use crate::support::harness::Daemon;
+use crate::support::harness::{Daemon, program};
 use crate::support::image_fixture::{Archive, BOX};
 use crate::support::registry_fixture::Registry;
 
@@ -29,7 +29,7 @@ fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (Option<i32>, String, 
     (status.code(), stdout, serde_json::from_str(&read(&json)).unwrap(), read(&html))
 }
 
-const FIGURES: [&str; 33] = [
+const FIGURES: [&str; 36] = [
     "RunPodSandbox",
     "CreateContainer",
     "StartContainer",
@@ -45,6 +45,8 @@ const FIGURES: [&str; 33] = [
     "ready, several at once",
     "daemon memory (PSS)",
     "shim memory of a pod (PSS)",
+    "shim memory of a pod (private)",
+    "daemon program",
     "ExecSync true",
     "ExecSync true: processor time",
     "update memory",
@@ -63,6 +65,7 @@ const FIGURES: [&str; 33] = [
     "log: processor time of daemon and shim",
     "pull absent",
     "pull present",
+    "RemoveImage",
 ];
 
 #[test]
@@ -115,7 +118,7 @@ fn bench_measures_all_figures_without_errors_and_leaves_nothing() {
 fn failed_steps_are_counted_and_leave_nothing() {
     let daemon = Daemon::start();
     let before = daemon.snapshot();
-    let words = ["life", "exec", "--rounds", "2", "--pods", "1"];
+    let words = ["life", "exec", "list", "scale", "--steps", "1", "--rounds", "2", "--pods", "1"];
     let (code, table, json, _) = bench(&daemon, "crisp.test/absent:1", &words);
     assert_eq!(code, Some(1), "{table}");
     assert!(table.contains("crisp: ours: CreateContainer failed every time; the first of "), "{table}");
@@ -125,8 +128,45 @@ fn failed_steps_are_counted_and_leave_nothing() {
     assert_eq!((&figure("pod + container ready")["count"]), &Value::from(0));
     assert!(figure("CreateContainer")["errors"].as_u64().unwrap() >= 2, "{table}");
     assert!(figure("CreateContainer")["first_error"].as_str().unwrap().contains("absent"), "{table}");
+    // Nothing is measured with pods that do not exist.
+    let names: Vec<&str> = ours["figures"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    assert!(!names.contains(&"ListContainers") && !names.contains(&"daemon memory (PSS)"), "{names:?}");
+    assert!(json["budgets"].as_array().unwrap().is_empty() && ours["growth"].as_array().unwrap().is_empty(), "{table}");
     assert!(ours["errors"].as_u64().unwrap() > 0 && table.contains("\nerrors\n"), "{table}");
     daemon.wait_until_like(&before);
+}
+
+#[test]
+fn the_daemons_memory_is_the_same_whichever_file_the_benchmark_runs_from() {
+    let daemon = Daemon::start();
+    let (socket, copy) = (format!("ours={}", daemon.env.socket().display()), daemon.env.dir().join("client"));
+    let cgroup = format!("{}/bench", daemon.env.cgroup());
+    let json = daemon.env.dir().join("bench.json");
+    fs::copy(program("crisp"), &copy).unwrap();
+    let words = "bench list --rounds 3 --pods 1 --host-network --socket SOCKET --image IMAGE --cgroup CGROUP --json FILE";
+    let mut seen = Vec::new();
+    // The first run makes the daemon load all that the two measured ones use.
+    for file in [&copy, &program("crisp"), &copy] {
+        let words = words.split(' ').map(|word| match word {
+            "SOCKET" => socket.clone(),
+            "IMAGE" => BOX.to_owned(),
+            "CGROUP" => cgroup.clone(),
+            "FILE" => json.display().to_string(),
+            word => word.to_owned(),
+        });
+        let output = Command::new(file).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let result: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let ours = &result["runtimes"][0];
+        let figures = ours["figures"].as_array().unwrap();
+        let value = |name: &str| figures.iter().find(|f| f["name"] == name).and_then(|f| f["p50"].as_f64()).unwrap();
+        let table = String::from_utf8(output.stdout).unwrap();
+        let shared = ours["shares_program"].as_bool().unwrap();
+        assert_eq!(table.contains("the benchmark runs from the same file"), shared, "{table}");
+        seen.push((shared, value("daemon memory (PSS)")));
+    }
+    let [_, (true, same), (false, other)] = seen[..] else { panic!("{seen:?}") };
+    assert!((same - other).abs() < other / 20.0, "{seen:?}");
 }
 
 #[test]

@@ -9,6 +9,8 @@ use super::runtime::Runtime;
 
 pub(super) const DAEMON: &str = "daemon memory (PSS)";
 pub(super) const SHIM: &str = "shim memory of a pod (PSS)";
+pub(super) const SHIM_PRIVATE: &str = "shim memory of a pod (private)";
+pub(super) const PROGRAM_SIZE: &str = "daemon program";
 pub(super) const FRESH: &str = "daemon memory without pods (PSS)";
 
 /// Adds pods until there are `pods`, each with `containers`. Records ready times in `figures`;
@@ -29,8 +31,9 @@ pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usi
     }
 }
 
-/// Creates the pods for other measurements, and measures the daemon's memory before.
-pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) {
+/// Creates the pods for other measurements, and measures the daemon's memory before. Returns whether each runtime has
+/// all of them; without, the figures of one runtime would be for fewer containers than those of another.
+pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) -> bool {
     for runtime in runtimes.iter_mut().filter(|runtime| runtime.pods.is_empty()) {
         // Pods that are not of the benchmark would count.
         let pods = runtime.client.list_pod_sandbox(v1::ListPodSandboxRequest::default()).await;
@@ -43,6 +46,7 @@ pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) {
         // Ready times are measured by other parts; only failures are recorded here.
         runtime.figures.add_failures(&figures);
     }
+    runtimes.iter().all(|runtime| runtime.pods.len() == plan.pods as usize)
 }
 
 /// Measures the memory of the daemon, and of the shim processes per pod.
@@ -51,4 +55,6 @@ pub(super) fn measure_memory(runtime: &Runtime, figures: &mut Figures) {
     let pods = u32::try_from(runtime.pods.len()).unwrap_or(u32::MAX).max(1);
     figures.note(DAEMON, Unit::MB, memory.as_ref().map(|memory| memory.daemon));
     figures.note(SHIM, Unit::MB, memory.as_ref().map(|memory| memory.others / f64::from(pods)));
+    figures.note(SHIM_PRIVATE, Unit::MB, memory.as_ref().map(|memory| memory.others_private / f64::from(pods)));
+    figures.note(PROGRAM_SIZE, Unit::MB, runtime.family.program_size());
 }

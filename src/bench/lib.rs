@@ -73,6 +73,8 @@ pub enum BenchError {
     Write { path: PathBuf, source: io::Error },
     #[error("printing the benchmark's results")]
     Print(#[source] io::Error),
+    #[error("a runtime could not create all pods of the benchmark, which ended early; its results have the errors")]
+    Incomplete,
     #[error("{runtime}: {figure} failed every time; the first of {errors} errors: {first}")]
     Failed { runtime: String, figure: String, errors: u32, first: String },
 }
@@ -105,7 +107,7 @@ pub fn bench(plan: BenchArgs, out: &mut impl Write) -> Result<(), BenchError> {
     let measured = tokio.block_on(async {
         connect(&plan, &parent, &mut runtimes).await?;
         tokio::select! {
-            () = Box::pin(measure(&plan, &mut runtimes, &mut bare, floor.as_mut())) => Ok(()),
+            complete = Box::pin(measure(&plan, &mut runtimes, &mut bare, floor.as_mut())) => Ok(complete),
             () = interrupted() => Err(BenchError::Interrupted),
         }
     });
@@ -114,10 +116,10 @@ pub fn bench(plan: BenchArgs, out: &mut impl Write) -> Result<(), BenchError> {
             runtime.clear().await;
         }
     });
-    measured?;
+    let complete = measured?;
     let mut kernel = bare.figures;
     kernel.merge(floor.map(Baseline::finish).unwrap_or_default());
-    show(files, &Report::new(&plan, began, &runtimes, &kernel), out)
+    show(files, &Report::new(&plan, began, &runtimes, &kernel), complete, out)
 }
 
 /// Waits for SIGINT or SIGTERM; if they cannot be received, they end the process.
@@ -146,19 +148,29 @@ async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Run
     Ok(())
 }
 
-/// Runs the requested parts, one after another.
-async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrites, mut floor: Option<&mut Baseline>) {
+/// Runs the requested parts, one after another. Ends early and returns false if a runtime cannot create the pods of a
+/// part: the others would measure lists, statistics and memory of nothing.
+async fn measure(
+    plan: &BenchArgs,
+    runtimes: &mut [Runtime],
+    bare: &mut RawWrites,
+    mut floor: Option<&mut Baseline>,
+) -> bool {
     if let Some(floor) = floor.as_mut() {
         log_step("floor");
         floor.rounds(plan.rounds);
     }
     if plan.wants(Part::Life) {
         log_step("life");
-        Box::pin(lifecycle::measure(plan, runtimes)).await;
+        if !Box::pin(lifecycle::measure(plan, runtimes)).await {
+            return false;
+        }
     }
     if plan.wants_background_pods() {
         log_step("exec, update, status, list, stats");
-        Box::pin(background_pods::create_all(plan, runtimes)).await;
+        if !Box::pin(background_pods::create_all(plan, runtimes)).await {
+            return false;
+        }
         Box::pin(reads::measure(plan, runtimes, bare)).await;
     }
     if plan.wants(Part::Storm) {
@@ -174,13 +186,16 @@ async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrite
     }
     if plan.wants(Part::Scale) {
         log_step("scale");
-        Box::pin(scaling::measure(plan, runtimes)).await;
+        if !Box::pin(scaling::measure(plan, runtimes)).await {
+            return false;
+        }
     }
     // Last: removing an image also removes its other tags.
     if plan.wants(Part::Pull) {
         log_step("pull");
         Box::pin(pull::measure(plan, runtimes)).await;
     }
+    true
 }
 
 /// Prints the current part to stderr.
@@ -198,7 +213,7 @@ fn open(path: Option<&PathBuf>) -> Result<Option<OutputFile>, BenchError> {
     path.map(OutputFile::open).transpose()
 }
 
-fn show(files: ResultFiles, report: &Report, out: &mut impl Write) -> Result<(), BenchError> {
+fn show(files: ResultFiles, report: &Report, complete: bool, out: &mut impl Write) -> Result<(), BenchError> {
     report::table::print(out, report).map_err(BenchError::Print)?;
     if let Some(file) = files.json {
         let text = serde_json::to_string_pretty(report).map_err(|e| BenchError::Print(e.into()))?;
@@ -207,7 +222,9 @@ fn show(files: ResultFiles, report: &Report, out: &mut impl Write) -> Result<(),
     if let Some(file) = files.html {
         file.write(&report::html::page(report))?;
     }
-    let Some((runtime, figure)) = report.failed_figure() else { return Ok(()) };
+    let Some((runtime, figure)) = report.failed_figure() else {
+        return if complete { Ok(()) } else { Err(BenchError::Incomplete) };
+    };
     let (runtime, first) = (runtime.to_owned(), figure.first_error.clone().unwrap_or_default());
     Err(BenchError::Failed { runtime, figure: figure.name.clone(), errors: figure.errors, first })
 }

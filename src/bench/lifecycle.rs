@@ -17,7 +17,8 @@ pub(super) const ALONE: &str = "pod lives, one at a time";
 pub(super) const TOGETHER: &str = "pod lives, several at once";
 pub(super) const READY_TOGETHER: &str = "ready, several at once";
 
-pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
+/// Returns whether each runtime has started a container; the rest is not measured if one has not.
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) -> bool {
     in_turns(runtimes, plan.rounds, async |runtime, round| {
         let before = runtime.cpu();
         let Runtime { client, figures, shape, .. } = runtime;
@@ -25,12 +26,16 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
         runtime.note_cpu(CPU, before, 1);
     })
     .await;
+    if !runtimes.iter().all(|runtime| runtime.figures.get(READY).is_some_and(|ready| !ready.values.is_empty())) {
+        return false;
+    }
     in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, round| {
         for (name, at_once) in [(ALONE, 1), (TOGETHER, plan.at_once)] {
             Box::pin(run_parallel(runtime, name, at_once, plan.at_once * 2, round)).await;
         }
     })
     .await;
+    true
 }
 
 /// Creates and removes one pod with one container.

@@ -9,9 +9,11 @@ use tonic::Status;
 use super::args::BenchArgs;
 use super::report::results::Unit;
 use super::runtime::{Runtime, in_turns};
+use super::specs::image_spec;
 
 pub(super) const ABSENT: &str = "pull absent";
 pub(super) const PRESENT: &str = "pull present";
+pub(super) const REMOVE: &str = "RemoveImage";
 pub(super) const PEAK: &str = "pull absent: peak memory of the daemon";
 /// ImageStatus calls per round, one after another.
 const CALLS: u32 = 500;
@@ -21,7 +23,7 @@ const AT_ONCE: u32 = 32;
 pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     let Some(image) = &plan.pull else { return };
     in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, _| {
-        remove(runtime, image).await;
+        remove_quietly(runtime, image).await;
         pull_absent(runtime, image).await;
         pull_present(runtime, image).await;
         look(runtime, image).await;
@@ -31,14 +33,21 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
 }
 
 fn spec(image: &str) -> Option<v1::ImageSpec> {
-    Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() })
+    Some(image_spec(image))
 }
 
 async fn remove(runtime: &mut Runtime, image: &str) {
-    if let Err(status) = runtime.images.remove_image(v1::RemoveImageRequest { image: spec(image) }).await {
-        runtime.figures.fail("RemoveImage", Unit::Ms, &status.message());
-    }
+    let Runtime { images, figures, .. } = runtime;
+    figures.time(REMOVE, images.remove_image(v1::RemoveImageRequest { image: spec(image) })).await;
     // Dirty pages of one runtime must not slow down the next.
+    rustix::fs::sync();
+}
+
+/// Removes an image that may be absent, which is faster and therefore not measured.
+async fn remove_quietly(runtime: &mut Runtime, image: &str) {
+    if let Err(status) = runtime.images.remove_image(v1::RemoveImageRequest { image: spec(image) }).await {
+        runtime.figures.fail(REMOVE, Unit::Ms, &status.message());
+    }
     rustix::fs::sync();
 }
 

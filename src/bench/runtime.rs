@@ -23,6 +23,8 @@ pub(super) struct Runtime {
     pub(super) socket: PathBuf,
     /// Type and path of the file system with its images, if it reports it.
     pub(super) filesystem: Option<String>,
+    /// Whether the benchmark and the daemon run from the same file.
+    pub(super) shares_program: bool,
     /// Name and version that the runtime reports.
     pub(super) version: String,
     pub(super) client: Client,
@@ -66,6 +68,8 @@ impl Runtime {
         let parent = Some(shape.cgroup_parent.as_str()).filter(|path| path.starts_with('/'));
         let family = RuntimeProcesses::behind(&socket, parent)
             .map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
+        let shares_program =
+            family.shares_program().map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
         let mut client = RuntimeServiceClient::new(channel.clone());
         let asked = client.version(v1::VersionRequest::default()).await;
         let answer =
@@ -77,6 +81,7 @@ impl Runtime {
             name,
             socket,
             filesystem,
+            shares_program,
             version: format!("{runtime_name} {runtime_version}"),
             client,
             images,

@@ -13,7 +13,8 @@ const LAST: usize = 10;
 /// Calls of each kind per step.
 const CALLS: usize = 20;
 
-pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
+/// Returns whether each runtime had all pods in every step; the first step without ends its measurement.
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) -> bool {
     for runtime in runtimes.iter_mut() {
         runtime.clear().await;
     }
@@ -22,12 +23,17 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     steps.dedup();
     let rounds = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     in_turns(runtimes, rounds, async |runtime, round| {
-        Box::pin(step(plan, runtime, steps[round as usize])).await;
+        let reached = runtime.growth.len() == round as usize;
+        if reached {
+            Box::pin(step(plan, runtime, steps[round as usize])).await;
+        }
     })
     .await;
+    let complete = runtimes.iter().all(|runtime| runtime.growth.len() == steps.len());
     for runtime in runtimes.iter_mut() {
         runtime.clear().await;
     }
+    complete
 }
 
 /// Creates pods up to this number, and measures.
@@ -37,6 +43,10 @@ async fn step(plan: &BenchArgs, runtime: &mut Runtime, pods: usize) {
     let mut figures = Figures::default();
     figures.add_failures(&before);
     Box::pin(grow(runtime, &mut figures, pods, plan.containers)).await;
+    if runtime.pods.len() < pods {
+        runtime.figures.add_failures(&figures);
+        return;
+    }
     let ids = runtime.containers();
     // Includes the newest containers: some runtimes are slower for those.
     for id in ids.iter().rev().chain(&ids).cycle().step_by(3).take(if ids.is_empty() { 0 } else { CALLS }) {

@@ -57,12 +57,18 @@ impl Specs {
             v1::LinuxContainerSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
         v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
-            image: Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() }),
+            image: Some(image_spec(&self.image)),
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             linux: Some(v1::LinuxContainerConfig { resources: None, security_context: Some(security) }),
             ..Default::default()
         }
     }
+}
+
+/// Returns the image as the kubelet names it: also as the pod's manifest does.
+pub(super) fn image_spec(image: &str) -> v1::ImageSpec {
+    let image = image.to_owned();
+    v1::ImageSpec { user_specified_image: image.clone(), image, ..Default::default() }
 }
 
 /// Returns the complete set of limits that the kubelet sends with each update.
@@ -78,4 +84,16 @@ pub(super) fn limits(millis: i64, mib: i64) -> v1::LinuxContainerResources {
 
 pub(super) fn update(id: &str, limits: v1::LinuxContainerResources) -> v1::UpdateContainerResourcesRequest {
     v1::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(limits), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_the_name_of_the_manifest_too() {
+        let shape = Specs { number: 0, image: "a/b:1".into(), cgroup_parent: "/x".into(), host_network: false };
+        let spec = shape.idle("main").image.unwrap();
+        assert_eq!((spec.image.as_str(), spec.user_specified_image.as_str()), ("a/b:1", "a/b:1"));
+    }
 }

@@ -11,7 +11,10 @@
 //! inside a container before its program runs. If the daemon has no cgroup of its own, the times of
 //! its processes and of their reaped children are added up.
 
+mod memory;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,9 +51,12 @@ enum Counter {
 /// Memory of a runtime in MB (10^6 bytes).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Memory {
+    /// PSS of the daemon, with its program in full.
     pub(super) daemon: f64,
-    /// Memory of all other processes.
+    /// PSS of all other processes.
     pub(super) others: f64,
+    /// Memory that each of the other processes has for itself, added up.
+    pub(super) others_private: f64,
 }
 
 struct Process {
@@ -98,19 +104,39 @@ impl RuntimeProcesses {
         Ok(self.members(ids)?.into_iter().filter(|pid| namespace(*pid) == own).map(clock).sum())
     }
 
-    /// Returns the proportional set size (PSS): shared pages count once in total.
+    /// Returns the memory of the daemon and of all other processes.
     pub(super) fn memory(&self, ids: &[&str]) -> io::Result<Memory> {
         let mut memory = Memory::default();
         for pid in self.members(ids)? {
-            match pss(pid) {
-                Ok(mib) if pid == self.daemon => memory.daemon = mib,
-                Ok(mib) => memory.others += mib,
+            match self.add_memory(&mut memory, pid) {
+                Ok(()) => {}
                 // The process exited in the meantime.
                 Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(3) => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(memory)
+    }
+
+    fn add_memory(&self, memory: &mut Memory, pid: i32) -> io::Result<()> {
+        if pid == self.daemon {
+            memory.daemon = memory::with_program_in_full(pid)?;
+        } else {
+            memory.others += memory::pss(pid)?;
+            memory.others_private += memory::private(pid)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether this process runs from the same file as the daemon.
+    pub(super) fn shares_program(&self) -> io::Result<bool> {
+        let [mine, its] = [program_file("self")?, program_file(&self.daemon.to_string())?];
+        Ok((mine.dev(), mine.ino()) == (its.dev(), its.ino()))
+    }
+
+    /// Returns the size of the daemon's program file in MB (10^6 bytes).
+    pub(super) fn program_size(&self) -> io::Result<f64> {
+        Ok(program_file(&self.daemon.to_string())?.len() as f64 / 1e6)
     }
 
     /// Resets the value of [`RuntimeProcesses::peak`].
@@ -121,7 +147,7 @@ impl RuntimeProcesses {
     /// Returns the peak resident memory of the daemon in MB (10^6 bytes).
     pub(super) fn peak(&self) -> io::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.daemon))?;
-        kib(&status, "VmHWM:").ok_or_else(|| io::Error::other("no VmHWM in /proc/PID/status"))
+        memory::kib(&status, "VmHWM:").ok_or_else(|| io::Error::other("no VmHWM in /proc/PID/status"))
     }
 
     fn members(&self, ids: &[&str]) -> io::Result<BTreeSet<i32>> {
@@ -150,6 +176,10 @@ impl RuntimeProcesses {
         members.retain(|pid| all.get(pid).is_none_or(|process| without_nul(&process.arguments) != program));
         Ok(members)
     }
+}
+
+fn program_file(process: &str) -> io::Result<fs::Metadata> {
+    fs::metadata(format!("/proc/{process}/exe"))
 }
 
 fn without_nul(arguments: &[u8]) -> &[u8] {
@@ -222,17 +252,6 @@ fn clock(pid: i32) -> Duration {
 fn waited_for(pid: i32) -> Duration {
     let ticks = stat(pid, 16).unwrap_or_default() + stat(pid, 17).unwrap_or_default();
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
-}
-
-fn pss(pid: i32) -> io::Result<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    Ok(kib(&text, "Pss:").unwrap_or_default())
-}
-
-/// Parses the number of KiB after `name`, and converts it to MB (10^6 bytes).
-fn kib(text: &str, name: &str) -> Option<f64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-    Some(rest.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0 / 1e6)
 }
 
 #[cfg(test)]

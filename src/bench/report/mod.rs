@@ -66,6 +66,9 @@ pub(super) struct Measured {
     pub(super) socket: String,
     /// Type and path of the file system with the runtime's images, if the runtime reports it.
     pub(super) filesystem: Option<String>,
+    /// Whether the benchmark ran from the daemon's file. The daemon's memory is right in both cases: it includes its
+    /// program in full.
+    pub(super) shares_program: bool,
     /// Source of CPU times.
     pub(super) processor_time_from: &'static str,
     pub(super) errors: u32,
@@ -166,6 +169,7 @@ impl From<&Runtime> for Measured {
             version: runtime.version.clone(),
             socket: runtime.socket.display().to_string(),
             filesystem: runtime.filesystem.clone(),
+            shares_program: runtime.shares_program,
             processor_time_from: runtime.family.how(),
             errors: runtime.figures.errors() + later,
             figures: summaries(&runtime.figures),

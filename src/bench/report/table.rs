@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::results::Unit;
 use super::statistics::{Ratio, median};
-use super::{Report, Summary};
+use super::{Measured, Report, Summary};
 
 /// Width of the column of names.
 const NAME: usize = 42;
@@ -17,13 +17,18 @@ pub(crate) fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
         let from = runtime.processor_time_from;
         let (name, version, errors) = (&runtime.name, &runtime.version, runtime.errors);
         let images = runtime.filesystem.as_deref().unwrap_or("an unknown file system");
-        writeln!(out, "{name}: {version}, {errors} errors, CPU time from {from}, images on {images}")?;
+        writeln!(out, "{name}: {version}, {errors} errors, CPU time from {from}, images on {images}{}", shared(runtime))?;
     }
     figures(out, report)?;
     growth(out, report)?;
     floor(out, report)?;
     failures(out, report)?;
     budgets(out, report)
+}
+
+/// Returns a remark about a benchmark that runs from the daemon's file.
+pub(crate) fn shared(runtime: &Measured) -> &'static str {
+    if runtime.shares_program { ", the benchmark runs from the same file" } else { "" }
 }
 
 fn number(value: Option<f64>) -> String {

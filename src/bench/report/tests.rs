@@ -27,6 +27,7 @@ fn measured(name: &str, version: &str, slower: f64) -> Measured {
         version: version.to_owned(),
         socket: format!("/run/{name}.sock"),
         filesystem: Some("tmpfs /var/lib".to_owned()),
+        shares_program: name == "crisp",
         processor_time_from: "the daemon's cgroup",
         errors: 2,
         figures: vec![

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{colour, escape, short};
 use crate::report::statistics::median;
-use crate::report::table::ratio_text;
+use crate::report::table::{ratio_text, shared};
 use crate::report::{Report, Summary};
 
 /// Returns the header: machine, settings and runtimes.
@@ -33,13 +33,14 @@ pub(super) fn head(report: &Report) -> String {
         write!(
             head,
             "<span class=\"chip\"><span class=\"dot {}\"></span><b>{}</b> {} <span class=\"dim\">{} errors; CPU time from \
-             {}; images on {}</span></span>",
+             {}; images on {}{}</span></span>",
             colour(index),
             escape(&runtime.name),
             escape(&runtime.version),
             runtime.errors,
             escape(runtime.processor_time_from),
-            escape(runtime.filesystem.as_deref().unwrap_or("an unknown file system"))
+            escape(runtime.filesystem.as_deref().unwrap_or("an unknown file system")),
+            shared(runtime)
         )
         .ok();
     }
