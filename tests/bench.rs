@@ -29,7 +29,7 @@ fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (Option<i32>, String, 
     (status.code(), stdout, serde_json::from_str(&read(&json)).unwrap(), read(&html))
 }
 
-const FIGURES: [&str; 36] = [
+const FIGURES: [&str; 37] = [
     "RunPodSandbox",
     "CreateContainer",
     "StartContainer",
@@ -43,6 +43,7 @@ const FIGURES: [&str; 36] = [
     "pod lives, one at a time",
     "pod lives, several at once",
     "ready, several at once",
+    "other processes: CPU time in a second",
     "daemon memory (PSS)",
     "shim memory of a pod (PSS)",
     "shim memory of a pod (private)",
@@ -107,7 +108,11 @@ fn bench_measures_all_figures_without_errors_and_leaves_nothing() {
     assert!(table.contains("pod + container ready") && table.contains("budgets: "), "{table}");
     let command = json["command"].as_str().unwrap();
     assert!(command.contains(" bench all --rounds 2 ") && table.contains(command), "{table}");
-    let images = json["runtimes"][0]["filesystem"].as_str().unwrap();
+    let directories = json["runtimes"][0]["directories"].as_array().unwrap();
+    let named: Vec<&str> = directories.iter().map(|directory| directory["of"].as_str().unwrap()).collect();
+    assert_eq!(named, ["images", "containers", "root", "state"], "{table}");
+    let images = directories[0]["filesystem"].as_str().unwrap();
+    assert!(table.contains(&format!("images on {images}, containers on ")), "{table}");
     let date = json["date"].as_str().unwrap();
     assert!(date.ends_with('Z') && html.contains(date) && html.contains(images), "{date} {images}");
     assert!(html.starts_with("<!DOCTYPE html>") && html.contains("</svg>"));
@@ -143,7 +148,8 @@ fn the_daemons_memory_is_the_same_whichever_file_the_benchmark_runs_from() {
     let cgroup = format!("{}/bench", daemon.env.cgroup());
     let json = daemon.env.dir().join("bench.json");
     fs::copy(program("crisp"), &copy).unwrap();
-    let words = "bench list --rounds 3 --pods 1 --host-network --socket SOCKET --image IMAGE --cgroup CGROUP --json FILE";
+    let words =
+        "bench list --rounds 3 --pods 1 --host-network --socket SOCKET --image IMAGE --cgroup CGROUP --json FILE";
     let mut seen = Vec::new();
     // The first run makes the daemon load all that the two measured ones use.
     for file in [&copy, &program("crisp"), &copy] {

@@ -62,6 +62,30 @@ impl FromStr for NamedSocket {
     }
 }
 
+/// Size of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub(super) struct ImageSize {
+    pub(super) layers: u32,
+    pub(super) mib: u32,
+}
+
+/// An image size that cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a number of layers, an `x` and a number of MiB, such as 20x500")]
+pub(super) struct InvalidImageSize(String);
+
+impl FromStr for ImageSize {
+    type Err = InvalidImageSize;
+
+    fn from_str(text: &str) -> Result<Self, InvalidImageSize> {
+        let parsed = || {
+            let (layers, mib) = text.split_once('x')?;
+            Some(Self { layers: layers.parse().ok()?, mib: mib.parse().ok()? })
+        };
+        parsed().ok_or_else(|| InvalidImageSize(text.to_owned()))
+    }
+}
+
 /// Benchmark crisp or another CRI runtime.
 ///
 /// With --compare, the runtimes take turns in every round, so that all run under the same
@@ -86,6 +110,9 @@ pub struct BenchArgs {
     /// Image for the part pull, which all runtimes can pull; removed from them
     #[arg(long, value_name = "IMAGE")]
     pub(super) pull: Option<String>,
+    /// Size of the image of --pull, unpacked, so that the report applies the limits for this size
+    #[arg(long, value_name = "LAYERSxMIB")]
+    pub(super) pull_size: Option<ImageSize>,
     /// Measurements per runtime; fewer for pull and stream
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
@@ -99,7 +126,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) at_once: u32,
     /// Numbers of running pods to measure with, for the part scale
-    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 200])]
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 200, 300, 400])]
     pub(super) steps: Vec<u32>,
     /// MiB to transfer per stream, for the part stream
     #[arg(long, default_value_t = 1024)]
@@ -200,6 +227,15 @@ mod tests {
         let names: Vec<String> = plan.runtimes().unwrap().into_iter().map(|named| named.name).collect();
         assert_eq!(names[1..], ["a", "b"]);
         assert!("a=tcp://127.0.0.1:1".parse::<NamedSocket>().is_err());
+    }
+
+    #[test]
+    fn an_image_size_is_layers_and_mib() {
+        assert_eq!(parse("pull --pull-size 20x500").pull_size, Some(ImageSize { layers: 20, mib: 500 }));
+        for wrong in ["20", "x5", "5x", "20x500MiB", "-1x2"] {
+            let error = wrong.parse::<ImageSize>().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{wrong}` is not a number of layers")), "{error}");
+        }
     }
 
     #[test]

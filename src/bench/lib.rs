@@ -4,6 +4,7 @@
 //! args             command-line arguments        runtime              a runtime and its pods, the order of turns
 //! lifecycle        pods from creation to removal processes            memory and CPU time of a runtime
 //! background_pods  running pods; memory          specs                configuration of pods and containers
+//! directories      their file systems
 //! reads            calls to running containers   report/results       values by name, counted failures
 //! contention       reads during updates          report/statistics    percentiles, ratios with intervals
 //! scaling          a growing number of pods      report               JSON; report/table, report/html: text, HTML
@@ -20,6 +21,7 @@ mod args;
 mod background_pods;
 mod baseline;
 mod contention;
+mod directories;
 mod lifecycle;
 mod output_file;
 mod parent_cgroup;

@@ -6,15 +6,21 @@ use cri_api::v1;
 use tokio::task::JoinSet;
 
 use super::args::BenchArgs;
+use super::processes::machine::Machine;
 use super::report::results::{Figures, Unit};
 use super::runtime::{Client, Pod, Runtime, in_turns, remove};
 use super::specs::Specs;
 
 pub(super) const READY: &str = "pod + container ready";
 pub(super) const TEARDOWN: &str = "teardown";
+pub(super) const CREATE: &str = "CreateContainer";
+pub(super) const START: &str = "StartContainer";
 pub(super) const CPU: &str = "pod life: processor time";
 pub(super) const ALONE: &str = "pod lives, one at a time";
 pub(super) const TOGETHER: &str = "pod lives, several at once";
+pub(super) const ALONE_PER_CPU: &str = "pod lives per CPU second, one at a time";
+pub(super) const TOGETHER_PER_CPU: &str = "pod lives per CPU second, several at once";
+const OTHERS: &str = "other processes: CPU time in a second";
 pub(super) const READY_TOGETHER: &str = "ready, several at once";
 
 /// Returns whether each runtime has started a container; the rest is not measured if one has not.
@@ -30,8 +36,8 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) -> bool 
         return false;
     }
     in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, round| {
-        for (name, at_once) in [(ALONE, 1), (TOGETHER, plan.at_once)] {
-            Box::pin(run_parallel(runtime, name, at_once, plan.at_once * 2, round)).await;
+        for (names, at_once) in [([ALONE, ALONE_PER_CPU], 1), ([TOGETHER, TOGETHER_PER_CPU], plan.at_once)] {
+            Box::pin(run_counted(runtime, names, at_once, plan.at_once * 2, round)).await;
         }
     })
     .await;
@@ -78,11 +84,11 @@ pub(super) async fn add(
         config: Some(container),
         sandbox_config: Some(sandbox),
     };
-    let created = Box::pin(figures.time("CreateContainer", client.create_container(create))).await?;
+    let created = Box::pin(figures.time(CREATE, client.create_container(create))).await?;
     let container_id = created.container_id;
     pod.containers.push(container_id.clone());
     let start = v1::StartContainerRequest { container_id };
-    figures.time("StartContainer", client.start_container(start)).await?;
+    figures.time(START, client.start_container(start)).await?;
     Some(())
 }
 
@@ -104,6 +110,26 @@ async fn end(client: &mut Client, figures: &mut Figures, pod: Pod) {
         figures.add_time(TEARDOWN, begin.elapsed());
     } else {
         figures.fail(TEARDOWN, Unit::Ms, &"a step failed");
+    }
+}
+
+/// Creates and removes `count` pods; records the rate per second, and per second of CPU time of the whole machine.
+async fn run_counted(runtime: &mut Runtime, names: [&str; 2], at_once: u32, count: u32, round: u32) {
+    let [rate, per_cpu] = names;
+    let machine = match Machine::start().await {
+        Ok(machine) => machine,
+        Err(error) => return runtime.figures.fail(per_cpu, Unit::PerSecond, &error),
+    };
+    runtime.figures.add(OTHERS, Unit::Ms, machine.others_ms());
+    let before = runtime.figures.errors();
+    Box::pin(run_parallel(runtime, rate, at_once, count, round)).await;
+    match machine.finish().await {
+        Ok(Some(used)) if runtime.figures.errors() == before => {
+            runtime.figures.add(per_cpu, Unit::PerSecond, f64::from(count) / used);
+        }
+        // The machine is too busy to tell, or a pod failed.
+        Ok(_) => {}
+        Err(error) => runtime.figures.fail(per_cpu, Unit::PerSecond, &error),
     }
 }
 

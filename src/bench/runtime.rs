@@ -11,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::BenchError;
 use super::args::NamedSocket;
+use super::directories::{Directory, directories};
 use super::processes::RuntimeProcesses;
 use super::report::results::{Figures, Unit};
 use super::specs::Specs;
@@ -21,8 +22,7 @@ pub(super) type Client = RuntimeServiceClient<Channel>;
 pub(super) struct Runtime {
     pub(super) name: String,
     pub(super) socket: PathBuf,
-    /// Type and path of the file system with its images, if it reports it.
-    pub(super) filesystem: Option<String>,
+    pub(super) directories: Vec<Directory>,
     /// Whether the benchmark and the daemon run from the same file.
     pub(super) shares_program: bool,
     /// Name and version that the runtime reports.
@@ -76,11 +76,11 @@ impl Runtime {
             asked.map_err(|source| BenchError::Version { socket: socket.clone(), source: Box::new(source) })?;
         let v1::VersionResponse { runtime_name, runtime_version, .. } = answer.into_inner();
         let mut images = ImageServiceClient::new(channel);
-        let filesystem = image_filesystem(&mut images).await;
+        let directories = known_directories(&mut client, &mut images, &family).await;
         Ok(Self {
             name,
             socket,
-            filesystem,
+            directories,
             shares_program,
             version: format!("{runtime_name} {runtime_version}"),
             client,
@@ -124,22 +124,16 @@ impl Runtime {
     }
 }
 
-/// Returns type and mount point of the file system with the runtime's images.
-async fn image_filesystem(images: &mut ImageServiceClient<Channel>) -> Option<String> {
-    let answer = images.image_fs_info(v1::ImageFsInfoRequest {}).await.ok()?.into_inner();
-    let path = PathBuf::from(answer.image_filesystems.into_iter().next()?.fs_id?.mountpoint);
-    filesystem(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, &path)
-}
-
-/// Returns type and mount point of the mount with the longest path that contains `path`.
-fn filesystem(mountinfo: &str, path: &Path) -> Option<String> {
-    let mounts = mountinfo.lines().filter_map(|line| {
-        let (mount, source) = line.split_once(" - ")?;
-        Some((Path::new(mount.split(' ').nth(4)?), source.split(' ').next()?))
-    });
-    let containing = mounts.filter(|(point, _)| path.starts_with(point));
-    let (point, kind) = containing.max_by_key(|(point, _)| point.as_os_str().len())?;
-    Some(format!("{kind} {}", point.display()))
+/// Asks a runtime for its directories; one that does not answer has none.
+async fn known_directories(
+    client: &mut Client,
+    images: &mut ImageServiceClient<Channel>,
+    family: &RuntimeProcesses,
+) -> Vec<Directory> {
+    let info = images.image_fs_info(v1::ImageFsInfoRequest {}).await.ok().map(tonic::Response::into_inner);
+    let status = client.status(v1::StatusRequest { verbose: true }).await;
+    let status = status.map(|status| status.into_inner().info).unwrap_or_default();
+    directories(info, &status.into_iter().collect(), &family.mountinfo().unwrap_or_default())
 }
 
 /// Stops and removes a pod with its containers.
@@ -170,14 +164,6 @@ fn order(round: u32, count: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_file_system_is_that_of_the_innermost_mount() {
-        let text = "22 1 254:1 / / rw shared:1 - ext4 /dev/vda1 rw\n30 22 0:25 / /var/lib rw - tmpfs tmpfs rw\n";
-        assert_eq!(filesystem(text, Path::new("/var/lib/crisp")).as_deref(), Some("tmpfs /var/lib"));
-        assert_eq!(filesystem(text, Path::new("/var/library")).as_deref(), Some("ext4 /"));
-        assert_eq!(filesystem("", Path::new("/")), None);
-    }
 
     #[test]
     fn the_order_alternates_between_rounds() {

@@ -65,8 +65,8 @@ mod tests {
                      Size:   5000 kB\nRss:    4000 kB\nPss:    1000 kB\nPss_Dirty: 7 kB\nVmFlags: rd ex mr\n\
                      7f-80 r-xp 00000000 fe:00 43                         /lib/libc.so\nRss:    2000 kB\nPss:     500 kB\n\
                      90-91 rw-p 00000000 00:00 0 \nRss:     100 kB\nPss:     100 kB\n";
-        assert_eq!(sum_in_full(smaps, Path::new("/usr/bin/cri sp")), 4600.0 * 1024.0 / 1e6);
-        assert_eq!(sum_in_full(smaps, Path::new("/usr/bin/other")), 1600.0 * 1024.0 / 1e6);
+        let kib = |program| (sum_in_full(smaps, Path::new(program)) * 1e6 / 1024.0).round();
+        assert_eq!((kib("/usr/bin/cri sp"), kib("/usr/bin/other")), (4600.0, 1600.0));
     }
 
     #[test]

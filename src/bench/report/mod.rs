@@ -14,7 +14,8 @@ use budgets::Verdict;
 use results::{Figure, Figures, Unit};
 use statistics::{Ratio, median, percentile};
 
-use crate::args::BenchArgs;
+use crate::args::{BenchArgs, ImageSize};
+use crate::directories::Directory;
 use crate::runtime::Runtime;
 
 /// Content of the JSON file.
@@ -57,6 +58,8 @@ pub(super) struct Settings {
     pub(super) log_mib: u32,
     pub(super) host_network: bool,
     pub(super) same_cni: bool,
+    /// Size of the image of the part pull.
+    pub(super) pull_size: Option<ImageSize>,
 }
 
 #[derive(Debug, serde::Serialize)]
@@ -64,8 +67,8 @@ pub(super) struct Measured {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) socket: String,
-    /// Type and path of the file system with the runtime's images, if the runtime reports it.
-    pub(super) filesystem: Option<String>,
+    /// The directories that the runtime reports.
+    pub(super) directories: Vec<Directory>,
     /// Whether the benchmark ran from the daemon's file. The daemon's memory is right in both cases: it includes its
     /// program in full.
     pub(super) shares_program: bool,
@@ -146,6 +149,17 @@ impl Measured {
     }
 }
 
+impl Measured {
+    /// Describes the file systems of the runtime's directories.
+    pub(super) fn filesystems(&self) -> String {
+        if self.directories.is_empty() {
+            return "directories unknown".to_owned();
+        }
+        let each = self.directories.iter().map(|directory| format!("{} on {}", directory.of, directory.filesystem));
+        each.collect::<Vec<_>>().join(", ")
+    }
+}
+
 impl Growth {
     pub(super) fn figure(&self, name: &str) -> Option<&Summary> {
         self.figures.iter().find(|figure| figure.name == name)
@@ -168,7 +182,7 @@ impl From<&Runtime> for Measured {
             name: runtime.name.clone(),
             version: runtime.version.clone(),
             socket: runtime.socket.display().to_string(),
-            filesystem: runtime.filesystem.clone(),
+            directories: runtime.directories.clone(),
             shares_program: runtime.shares_program,
             processor_time_from: runtime.family.how(),
             errors: runtime.figures.errors() + later,
@@ -267,6 +281,7 @@ impl From<&BenchArgs> for Settings {
             log_mib: plan.log_mib,
             host_network: plan.host_network,
             same_cni: plan.same_cni,
+            pull_size: plan.pull_size,
         }
     }
 }

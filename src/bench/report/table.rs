@@ -16,8 +16,8 @@ pub(crate) fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
     for runtime in &report.runtimes {
         let from = runtime.processor_time_from;
         let (name, version, errors) = (&runtime.name, &runtime.version, runtime.errors);
-        let images = runtime.filesystem.as_deref().unwrap_or("an unknown file system");
-        writeln!(out, "{name}: {version}, {errors} errors, CPU time from {from}, images on {images}{}", shared(runtime))?;
+        let directories = runtime.filesystems();
+        writeln!(out, "{name}: {version}, {errors} errors, CPU time from {from}, {directories}{}", shared(runtime))?;
     }
     figures(out, report)?;
     growth(out, report)?;

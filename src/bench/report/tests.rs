@@ -3,7 +3,7 @@ use serde_json::Value;
 use super::*;
 use crate::{background_pods, lifecycle, reads, stream};
 
-fn summary(name: &str, unit: Unit, values: &[f64]) -> Summary {
+pub(in super::super) fn summary(name: &str, unit: Unit, values: &[f64]) -> Summary {
     let name = name.to_owned();
     Summary::from(&Figure { name, unit, values: values.to_vec(), errors: 0, first_error: None })
 }
@@ -26,7 +26,11 @@ fn measured(name: &str, version: &str, slower: f64) -> Measured {
         name: name.to_owned(),
         version: version.to_owned(),
         socket: format!("/run/{name}.sock"),
-        filesystem: Some("tmpfs /var/lib".to_owned()),
+        directories: vec![Directory {
+            of: "images",
+            path: "/var/lib/x".into(),
+            filesystem: "tmpfs /var/lib".to_owned(),
+        }],
         shares_program: name == "crisp",
         processor_time_from: "the daemon's cgroup",
         errors: 2,
@@ -38,7 +42,7 @@ fn measured(name: &str, version: &str, slower: f64) -> Measured {
             summary("empty", Unit::Ms, &[]),
             summary("nothing", Unit::Ms, &[0.0, 0.0]),
         ],
-        growth: vec![step(10, 10.0), step(25, 11.0), step(200, 12.0)],
+        growth: vec![step(10, 10.0), step(25, 11.0), step(200, 12.0), step(400, 12.0)],
     }
 }
 
@@ -65,6 +69,7 @@ pub(in super::super) fn example() -> Report {
             log_mib: 1,
             host_network: false,
             same_cni: false,
+            pull_size: None,
         },
         runtimes: vec![measured("crisp", "crisp 0", 1.0), measured("the <peer>", "containerd 1.6", 10.0)],
         floor: vec![summary(lifecycle::READY, Unit::Ms, &[5.0, 5.0, 6.0])],

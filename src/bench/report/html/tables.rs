@@ -33,13 +33,13 @@ pub(super) fn head(report: &Report) -> String {
         write!(
             head,
             "<span class=\"chip\"><span class=\"dot {}\"></span><b>{}</b> {} <span class=\"dim\">{} errors; CPU time from \
-             {}; images on {}{}</span></span>",
+             {}; {}{}</span></span>",
             colour(index),
             escape(&runtime.name),
             escape(&runtime.version),
             runtime.errors,
             escape(runtime.processor_time_from),
-            escape(runtime.filesystem.as_deref().unwrap_or("an unknown file system")),
+            escape(&runtime.filesystems()),
             shared(runtime)
         )
         .ok();
