@@ -29,7 +29,7 @@ fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (Option<i32>, String, 
     (status.code(), stdout, serde_json::from_str(&read(&json)).unwrap(), read(&html))
 }
 
-const FIGURES: [&str; 37] = [
+const FIGURES: [&str; 39] = [
     "RunPodSandbox",
     "CreateContainer",
     "StartContainer",
@@ -55,6 +55,8 @@ const FIGURES: [&str; 37] = [
     "update nothing",
     "ContainerStatus",
     "PodSandboxStatus",
+    "Status",
+    "ImageFsInfo",
     "ListContainers",
     "ListPodSandbox",
     "ListContainerStats",
@@ -77,7 +79,7 @@ fn bench_measures_all_figures_without_errors_and_leaves_nothing() {
     let pulled = format!("{}/small:1", registry.host());
     let daemon = Daemon::start();
     let before = daemon.snapshot();
-    let few = "all --rounds 2 --pods 2 --at-once 2 --steps 1,2 --stream-mib 3 --log-mib 2 --storm 20 --storm-seconds 1 --pull";
+    let few = "all --rounds 2 --pods 2 --at-once 2 --steps 1,2 --stream-mib 3 --log-mib 2 --storm 20 --storm-seconds 1 --pull-size 1x0 --pull";
     let mut words: Vec<&str> = few.split(' ').collect();
     words.push(&pulled);
     let (code, table, json, html) = bench(&daemon, BOX, &words);

@@ -13,6 +13,9 @@ pub(super) const EXEC_CPU: &str = "ExecSync true: processor time";
 pub(super) const UPDATE_MEMORY: &str = "update memory";
 pub(super) const UPDATE_CPU: &str = "update cpu";
 pub(super) const STATUS: &str = "ContainerStatus";
+pub(super) const POD_STATUS: &str = "PodSandboxStatus";
+pub(super) const RUNTIME_STATUS: &str = "Status";
+pub(super) const IMAGE_FS: &str = "ImageFsInfo";
 pub(super) const LIST: &str = "ListContainers";
 pub(super) const STATS: &str = "ListContainerStats";
 
@@ -86,16 +89,22 @@ pub(super) async fn container_status(client: &mut Client, figures: &mut Figures,
     figures.time(STATUS, client.container_status(status)).await;
 }
 
+pub(super) async fn runtime_status(client: &mut Client, figures: &mut Figures) {
+    figures.time(RUNTIME_STATUS, client.status(v1::StatusRequest { verbose: false })).await;
+}
+
 async fn status(runtime: &mut Runtime) {
     let (before, ids) = (runtime.cpu(), some(runtime));
     for id in &ids {
         container_status(&mut runtime.client, &mut runtime.figures, id).await;
     }
     runtime.note_cpu("ContainerStatus: processor time", before, CALLS);
-    let Runtime { client, figures, pods, .. } = runtime;
+    let Runtime { client, images, figures, pods, .. } = runtime;
     for pod in pods.iter().cycle().take(CALLS as usize) {
         let status = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
-        figures.time("PodSandboxStatus", client.pod_sandbox_status(status)).await;
+        figures.time(POD_STATUS, client.pod_sandbox_status(status)).await;
+        runtime_status(client, figures).await;
+        figures.time(IMAGE_FS, images.image_fs_info(v1::ImageFsInfoRequest {})).await;
         // The cost of a call that does nothing.
         figures.time("Version", client.version(v1::VersionRequest::default())).await;
     }

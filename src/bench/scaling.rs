@@ -4,7 +4,7 @@ use cri_api::v1;
 
 use super::args::BenchArgs;
 use super::background_pods::{grow, measure_memory};
-use super::reads::{LIST, container_stats, container_status, exec_true};
+use super::reads::{LIST, container_stats, container_status, exec_true, runtime_status};
 use super::report::results::Figures;
 use super::runtime::{Runtime, Step, in_turns};
 
@@ -56,6 +56,7 @@ async fn step(plan: &BenchArgs, runtime: &mut Runtime, pods: usize) {
     for _ in 0..CALLS / 4 {
         figures.time(LIST, runtime.client.list_containers(v1::ListContainersRequest::default())).await;
         container_stats(&mut runtime.client, &mut figures).await;
+        runtime_status(&mut runtime.client, &mut figures).await;
     }
     measure_memory(runtime, &mut figures);
     runtime.growth.push(Step { pods: runtime.pods.len(), containers: ids.len(), figures });

@@ -42,9 +42,8 @@ impl Route {
         let mut message = Message::new(NEW_LINK, CREATE | EXCLUSIVE);
         message.link(UP).text(3, name).bytes(10, &bridge.to_ne_bytes());
         message.nest(18, |info| {
-            info.text(1, "veth").nest(2, |data| {
-                data.nest(1, |other| other.link(0).text(3, peer).bytes(28, &namespace.to_ne_bytes()))
-            })
+            info.text(1, "veth")
+                .nest(2, |data| data.nest(1, |other| other.link(0).text(3, peer).bytes(28, &namespace.to_ne_bytes())))
         });
         self.send(message)
     }

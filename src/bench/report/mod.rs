@@ -15,7 +15,7 @@ use results::{Figure, Figures, Unit};
 use statistics::{Ratio, median, percentile};
 
 use crate::args::{BenchArgs, ImageSize};
-use crate::directories::Directory;
+use crate::directories::{CONTAINERS, Directory};
 use crate::runtime::Runtime;
 
 /// Content of the JSON file.
@@ -157,6 +157,12 @@ impl Measured {
         }
         let each = self.directories.iter().map(|directory| format!("{} on {}", directory.of, directory.filesystem));
         each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the type of the file system with the writable layers of containers.
+    pub(super) fn filesystem_type(&self) -> Option<&str> {
+        let found = self.directories.iter().find(|directory| directory.of == CONTAINERS);
+        found.or(self.directories.first())?.filesystem.split(' ').next()
     }
 }
 

@@ -1,8 +1,13 @@
-//! The performance budgets of crisp. docs/performance.md has the same table, and a test compares the two.
+//! The performance budgets of crisp, and whether they are met. docs/performance.md has the same table, and a test
+//! compares the two.
+
+mod list;
 
 use super::statistics::{Ratio, median};
-use super::{Measured, Report};
-use crate::{background_pods, lifecycle, pull, reads, stream};
+use super::{Measured, Report, Summary};
+use crate::args::ImageSize;
+
+use list::BUDGETS;
 
 /// A limit for a figure.
 #[derive(Debug)]
@@ -20,10 +25,18 @@ enum Metric {
     Peer(&'static str),
     /// As `Peer`: crisp with its built-in network and containerd with a CNI bridge, or both with the same plugins.
     PeerWith { figure: &'static str, same_cni: bool },
+    /// As `PeerWith` without the same plugins, with the writable layers on this file system.
+    PeerOn { figure: &'static str, filesystem: &'static str },
+    /// As `Peer`, with an image of this size.
+    PeerPull { figure: &'static str, image: ImageSize },
     /// As `Peer`, with this number of containers.
     PeerAt { figure: &'static str, containers: u32 },
     /// crisp's value with this number of containers, in its unit.
     At { figure: &'static str, containers: usize },
+    /// crisp's value, with any number of containers.
+    Size(&'static str),
+    /// crisp's value with its built-in network, divided by that of the baseline.
+    Floor(&'static str),
     /// crisp's value with many pods, divided by its value with few pods.
     Growth { figure: &'static str, few: usize, many: usize },
     /// One of crisp's values divided by another.
@@ -34,7 +47,11 @@ impl Metric {
     fn figure(self) -> &'static str {
         match self {
             Self::Peer(figure)
+            | Self::Size(figure)
+            | Self::Floor(figure)
             | Self::PeerWith { figure, .. }
+            | Self::PeerOn { figure, .. }
+            | Self::PeerPull { figure, .. }
             | Self::PeerAt { figure, .. }
             | Self::At { figure, .. }
             | Self::Growth { figure, .. }
@@ -43,7 +60,19 @@ impl Metric {
     }
 
     fn is_to_peer(self) -> bool {
-        matches!(self, Self::Peer(_) | Self::PeerWith { .. } | Self::PeerAt { .. })
+        match self {
+            Self::Peer(_)
+            | Self::PeerWith { .. }
+            | Self::PeerOn { .. }
+            | Self::PeerPull { .. }
+            | Self::PeerAt { .. } => true,
+            Self::At { .. } | Self::Size(_) | Self::Floor(_) | Self::Growth { .. } | Self::Own { .. } => false,
+        }
+    }
+
+    /// Returns whether its value is a size, which hardly varies.
+    fn is_size(self) -> bool {
+        matches!(self, Self::At { .. } | Self::Size(_))
     }
 }
 
@@ -54,83 +83,6 @@ enum Limit {
 }
 
 use Limit::{AtLeast, AtMost};
-
-const fn budget(what: &'static str, of: Metric, limit: Limit, words: &'static str) -> Budget {
-    Budget { what, of, limit, words }
-}
-
-pub(crate) const BUDGETS: &[Budget] = &[
-    budget(
-        "pod + container ready, built-in network",
-        Metric::PeerWith { figure: lifecycle::READY, same_cni: false },
-        AtMost(1.0 / 8.0),
-        "life",
-    ),
-    budget(
-        "pod + container ready, the same CNI plugins",
-        Metric::PeerWith { figure: lifecycle::READY, same_cni: true },
-        AtMost(1.0 / 4.0),
-        "life --cni",
-    ),
-    budget("teardown", Metric::PeerWith { figure: lifecycle::TEARDOWN, same_cni: false }, AtMost(1.0 / 7.0), "life"),
-    budget(
-        "four pods at once to one at a time",
-        Metric::Own { figure: lifecycle::TOGETHER, by: lifecycle::ALONE },
-        AtLeast(2.0),
-        "life",
-    ),
-    budget("ExecSync", Metric::Peer(reads::EXEC), AtMost(1.0 / 8.0), "exec"),
-    budget("UpdateContainerResources, memory", Metric::Peer(reads::UPDATE_MEMORY), AtMost(1.0 / 30.0), "update"),
-    budget("UpdateContainerResources, CPU", Metric::Peer(reads::UPDATE_CPU), AtMost(1.0 / 30.0), "update"),
-    budget("ContainerStatus", Metric::Peer(reads::STATUS), AtMost(1.0), "status"),
-    budget(
-        "ListContainerStats of 50",
-        Metric::PeerAt { figure: reads::STATS, containers: 50 },
-        AtMost(1.0 / 30.0),
-        "stats",
-    ),
-    budget(
-        "shim of a pod, 25 pods",
-        Metric::At { figure: background_pods::SHIM, containers: 50 },
-        AtMost(0.8),
-        "scale",
-    ),
-    budget(
-        "daemon with 50 containers",
-        Metric::At { figure: background_pods::DAEMON, containers: 50 },
-        AtMost(15.0),
-        "scale",
-    ),
-    budget(
-        "daemon with 400 containers",
-        Metric::At { figure: background_pods::DAEMON, containers: 400 },
-        AtMost(40.0),
-        "scale",
-    ),
-    budget(
-        "ready with 200 pods to 10",
-        Metric::Growth { figure: lifecycle::READY, few: 10, many: 200 },
-        AtMost(1.5),
-        "scale",
-    ),
-    budget(
-        "ExecSync with 200 pods to 10",
-        Metric::Growth { figure: reads::EXEC, few: 10, many: 200 },
-        AtMost(1.5),
-        "scale",
-    ),
-    budget(
-        "ContainerStatus with 200 pods to 10",
-        Metric::Growth { figure: reads::STATUS, few: 10, many: 200 },
-        AtMost(1.5),
-        "scale",
-    ),
-    budget("exec output, bytes a second", Metric::Peer(stream::EXEC), AtLeast(2.0), "stream"),
-    budget("forwarded port, bytes a second", Metric::Peer(stream::FORWARD), AtLeast(2.0), "stream"),
-    budget("log, processor time for the same bytes", Metric::Peer(stream::LOG_CPU), AtMost(1.0 / 2.0), "stream"),
-    budget("pull of 20 layers and 500 MiB", Metric::Peer(pull::ABSENT), AtMost(1.0 / 2.0), "pull"),
-    budget("its peak memory", Metric::Peer(pull::PEAK), AtMost(1.0 / 2.0), "pull"),
-];
 
 /// The result for a budget.
 #[derive(Debug, serde::Serialize)]
@@ -187,13 +139,26 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
         Metric::Peer(figure) => to_peer(figure)?,
         Metric::PeerWith { figure, same_cni } if same_cni == settings.same_cni => to_peer(figure)?,
         Metric::PeerAt { figure, containers } if containers == settings.pods * settings.containers => to_peer(figure)?,
-        Metric::PeerWith { .. } | Metric::PeerAt { .. } => return None,
+        Metric::PeerOn { figure, filesystem } if !settings.same_cni && ours.filesystem_type() == Some(filesystem) => {
+            to_peer(figure)?
+        }
+        Metric::PeerPull { figure, image } if settings.pull_size == Some(image) => to_peer(figure)?,
+        Metric::PeerWith { .. } | Metric::PeerOn { .. } | Metric::PeerPull { .. } | Metric::PeerAt { .. } => {
+            return None;
+        }
         Metric::At { figure, containers } => {
             let step = ours.growth.iter().find(|step| step.containers == containers);
             let here = settings.pods as usize * settings.containers as usize == containers;
-            let found = step.and_then(|step| step.figure(figure)).or(ours.figure(figure).filter(|_| here))?;
-            let value = median(&found.values)?;
-            (Ratio { ratio: value, low: value, high: value }, found.unit.label().to_owned())
+            size(step.and_then(|step| step.figure(figure)).or(ours.figure(figure).filter(|_| here))?)?
+        }
+        Metric::Size(figure) => {
+            let steps = ours.growth.iter().find_map(|step| step.figure(figure));
+            size(ours.figure(figure).or(steps)?)?
+        }
+        Metric::Floor(_) if settings.same_cni || settings.host_network => return None,
+        Metric::Floor(figure) => {
+            let floor = report.floor_of(figure)?;
+            (Ratio::of(ours.values(figure), &floor.values)?, "of the baseline".to_owned())
         }
         Metric::Growth { figure, few, many } => {
             let at = |pods| ours.growth.iter().find(|step| step.pods == pods)?.figure(figure);
@@ -211,12 +176,18 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
     };
     let met = within(measured.ratio);
     // A single measurement has no interval, so it is not sure; except sizes, which hardly vary.
-    let enough = matches!(budget.of, Metric::At { .. }) || ours.values(budget.of.figure()).len() != 1;
+    let enough = budget.of.is_size() || ours.values(budget.of.figure()).len() != 1;
     let sure = enough && within(measured.low) == met && within(measured.high) == met;
     let floor = floor(report, budget, ours);
     let (what, figure) = (budget.what, budget.of.figure());
     let command = format!("hack/dev bench {}", budget.words);
     Some(Verdict { what, figure, to, of, measured, limit, at_least, met, sure, floor, command })
+}
+
+/// Returns a value without an interval, and its unit.
+fn size(found: &Summary) -> Option<(Ratio, String)> {
+    let value = median(&found.values)?;
+    Some((Ratio { ratio: value, low: value, high: value }, found.unit.label().to_owned()))
 }
 
 fn floor(report: &Report, budget: &Budget, ours: &Measured) -> Option<f64> {
@@ -228,5 +199,5 @@ fn floor(report: &Report, budget: &Budget, ours: &Measured) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "budgets_tests.rs"]
+#[path = "tests.rs"]
 mod tests;
