@@ -127,7 +127,7 @@ async fn run_counted(runtime: &mut Runtime, names: [&str; 2], at_once: u32, coun
         Ok(Some(used)) if runtime.figures.errors() == before => {
             runtime.figures.add(per_cpu, Unit::PerSecond, f64::from(count) / used);
         }
-        // The machine is too busy to tell, or a pod failed.
+        // Other processes use too much, or a pod failed.
         Ok(_) => {}
         Err(error) => runtime.figures.fail(per_cpu, Unit::PerSecond, &error),
     }

@@ -124,7 +124,7 @@ impl Runtime {
     }
 }
 
-/// Asks a runtime for its directories; one that does not answer has none.
+/// Queries a runtime for its directories; one that does not answer has none.
 async fn known_directories(
     client: &mut Client,
     images: &mut ImageServiceClient<Channel>,

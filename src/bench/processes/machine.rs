@@ -47,7 +47,7 @@ impl Machine {
     }
 
     /// Returns the CPU seconds since the start without those of other processes and of the benchmark; None if the
-    /// others used less than before, so that nothing can be said.
+    /// others used less than before, so that there is no result.
     pub(crate) async fn finish(self) -> io::Result<Option<f64>> {
         tokio::time::sleep(SETTLE).await;
         let used = used(self.counter.as_ref())?.saturating_sub(self.used).as_secs_f64();
