@@ -197,7 +197,9 @@ fn the_result_is_printed_as_json_also_after_a_failure() {
     let changes = serde_json::json!([{ "setting": "memory", "from": "128Mi", "to": "160Mi" }]);
     assert_eq!((&step["changes"], &step["state"]), (&changes, &"applied".into()), "{report:#}");
     assert!(step["milliseconds"].as_f64().unwrap() > 0.0, "{report:#}");
-    let file = report["files"].as_array().unwrap().iter().find(|file| file["owner"] == "container web").unwrap();
+    let limit = if kernel_state::is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    let is_limit = |file: &&Value| file["owner"] == "container web" && file["file"] == limit;
+    let file = report["files"].as_array().unwrap().iter().find(is_limit).unwrap();
     let (before, after) = ((128 << 20).to_string(), (160 << 20).to_string());
     assert_eq!((&file["before"], &file["after"]), (&before.into(), &after.into()), "{report:#}");
     // The first step lowers a limit; the second one is refused.
