@@ -1,9 +1,11 @@
 //! The OOM score of a container's processes.
 
 use super::*;
+use crate::support::harness::{seconds, wait_for};
 
-fn score(pid: i32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().to_owned()
+/// Returns the score of a process; `None` if it has exited.
+fn score(pid: i32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?.trim().to_owned())
 }
 
 fn with_score(score: i64) -> v1::LinuxContainerResources {
@@ -19,11 +21,12 @@ fn a_new_score_applies_to_processes_with_the_old_one_and_to_later_ones() {
     client.exec_script(&id, "sleep 1000 > /dev/null 2>&1 &");
     client.exec_script(&id, "echo 700 > /proc/self/oom_score_adj; sleep 1000 > /dev/null 2>&1 &");
     let scores = || {
-        let mut scores: Vec<String> = daemon.pids(&id).into_iter().map(score).collect();
+        let mut scores: Vec<String> = daemon.pids(&id).into_iter().filter_map(score).collect();
         scores.sort();
         scores
     };
-    assert_eq!(scores(), ["300", "300", "700"]);
+    // The processes that started the commands exit meanwhile.
+    wait_for("three processes", seconds(10), || (scores() == ["300", "300", "700"]).then_some(()));
     client.update(&id, with_score(500)).unwrap();
     assert_eq!(scores(), ["500", "500", "700"], "a process that changed its own score keeps it");
     assert_eq!(client.in_force(&id).oom_score_adj, 500);
