@@ -271,7 +271,6 @@ fn after_a_daemon_is_killed_the_next_one_reuses_or_removes_its_scopes() {
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(250, 64));
     let before = pids(&daemon, &id);
-    let whole = daemon.snapshot();
     daemon.restart();
     assert_eq!(pids(&daemon, &id), before, "the container keeps running");
     daemon.client().update(&id, limits(500, 96)).unwrap();
@@ -281,6 +280,8 @@ fn after_a_daemon_is_killed_the_next_one_reuses_or_removes_its_scopes() {
     // Kill the daemon while a new scope is still empty.
     daemon.kill9();
     daemon.revive_with_failpoints("create.cgroup=kill");
+    // With the pod's history of resizes, and without the closed journal of the last one.
+    let whole = daemon.snapshot();
     daemon.client().try_create(&pod, container("other", &["true"])).unwrap_err();
     daemon.wait_ended();
     let scopes = || systemctl(&["list-units", "--all", "--plain", "--no-legend", "crisp-*.scope"]).lines().count();
